@@ -1,0 +1,188 @@
+"""`make run`: the whole system on one developer's machine, under one process manager, until Ctrl-C."""
+
+import contextlib
+import fcntl
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import honcho.manager
+import psutil
+
+from config import env
+from config.embedded import start_or_join
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+DATA_DIR = env.folder("DATA_DIR", BASE_DIR / ".data")
+PORT = env.whole("PORT", 8000, least=1, most=65_535)
+PROVIDER_PORT = env.whole("PROVIDER_PORT", 8001, least=1, most=65_535)
+
+# Every process of a stack carries it: so a later run finds what a killed one left behind.
+STACK_MARK = "AI_JOBS_STACK"
+_READY_SECONDS = 60
+# The engine's own drain (2 s here) and release fit into it.
+honcho.manager.KILL_WAIT = 15
+
+
+def main() -> int:
+    if sys.argv[1:] == ["guide"]:
+        return guide()
+    with only_one_run():
+        end_leftovers()
+        for name, port in (("PORT", PORT), ("PROVIDER_PORT", PROVIDER_PORT)):
+            refuse_busy_port(name, port)
+        with database():
+            return run_stack()
+
+
+@contextlib.contextmanager
+def only_one_run() -> Iterator[None]:
+    """Hold the data folder for this run. A killed run holds nothing: the kernel lets go of its lock."""
+    DATA_DIR.mkdir(parents=True, exist_ok=True)
+    with (DATA_DIR / "run.lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stop(f"`make run` is running already here (process {_read(file)}). Stop it there with Ctrl-C first.")
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _read(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read().strip() or "unknown"
+
+
+def stop(sentence: str) -> None:
+    sys.stderr.write(f"{sentence}\n")
+    sys.exit(2)
+
+
+def end_leftovers() -> None:
+    """Kill what an earlier run left when it was itself killed."""
+    left = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(STACK_MARK) == str(DATA_DIR):
+                left.append(process)
+                process.kill()
+    psutil.wait_procs(left, timeout=10)
+    if left:
+        say(f"ended {len(left)} processes of an earlier run that was killed")
+
+
+def refuse_busy_port(name: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            stop(f"Port {port} is in use. Choose another: make run {name}={port + 80}")
+
+
+@contextlib.contextmanager
+def database() -> Iterator[None]:
+    """Yours when DATABASE_URL names it, else the embedded one, which ends with us."""
+    os.environ.setdefault("DEBUG", "1")
+    if env.text("DATABASE_URL"):
+        yield
+        return
+    server = start_or_join(DATA_DIR / "postgres", stop_with_last_user=False)
+    os.environ["DATABASE_URL"] = server.get_uri()
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+def run_stack() -> int:
+    os.environ[STACK_MARK] = str(DATA_DIR)
+    os.environ["PYTHONUNBUFFERED"] = "1"
+    os.environ.setdefault("ENGINE_WORKERS", "1")
+    os.environ.setdefault("ENGINE_DRAIN_SECONDS", "2")
+    for command in (("migrate", "--verbosity", "0"), ("make_demo_data",)):
+        status = subprocess.call([sys.executable, "manage.py", *command], cwd=BASE_DIR)
+        if status:
+            return status
+    manager = honcho.manager.Manager()
+    for name, command_line, more in processes():
+        manager.add_process(name, f"exec {shlex.join(command_line)}", env={**os.environ, **more}, cwd=str(BASE_DIR))
+    manager.loop()
+    # Ctrl-C is how it is meant to end.
+    return 0 if manager.returncode in (128 + signal.SIGINT, 128 + signal.SIGTERM) else int(manager.returncode or 0)
+
+
+def processes() -> Iterator[tuple[str, list[str], dict[str, str]]]:
+    python = sys.executable
+    yield "provider", [python, "-m", "tests.support.provider_simulator", "--port", str(PROVIDER_PORT)], {}
+    granian = [
+        python,
+        "-m",
+        "granian",
+        "--interface",
+        "wsgi",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(PORT),
+        "--blocking-threads",
+        "8",
+    ]
+    yield "web", [*granian, "--log-level", "warning", "config.wsgi:application"], {}
+    for lane in ("interactive", "background"):
+        yield lane, [python, "manage.py", "run_engine"], {"Q_CLUSTER_NAME": lane}
+    yield "guide", [python, "-m", "config.devstack", "guide"], {}
+
+
+def guide() -> int:
+    """Show a first job from its creation to its result, then say where to look; stays until it is stopped."""
+    if not wait_until_ready():
+        say(f"the web server did not answer on port {PORT} within {_READY_SECONDS} s; its lines above say why")
+        return 1
+    say("a first job, from a text of ours:")
+    text = BASE_DIR / "runtime_jobs" / "synthetic" / "demo.txt"
+    create = [sys.executable, "manage.py", "create_job", "synthetic.extract_facts"]
+    status = subprocess.call([*create, "--file", str(text), "--key", "demo:first", "--wait"], cwd=BASE_DIR)
+    if status:
+        return status
+    say("")
+    say(f"admin:  http://127.0.0.1:{PORT}/admin/   login: admin   password: admin")
+    say("another job, from a text of yours, in a second terminal:")
+    say(f"        {VENV_PYTHON} manage.py create_job synthetic.extract_facts --file README.md --wait")
+    say("Ctrl-C stops everything; the data stays in .data/ for the next `make run`")
+    signal.pause()
+    return 0
+
+
+VENV_PYTHON = os.path.relpath(sys.executable, BASE_DIR) if sys.executable.startswith(str(BASE_DIR)) else sys.executable
+
+
+def wait_until_ready() -> bool:
+    deadline = time.monotonic() + _READY_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError), urllib.request.urlopen(
+            f"http://127.0.0.1:{PORT}/healthz", timeout=5
+        ):  # fmt: skip
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
