@@ -1,0 +1,148 @@
+"""Provider keys at rest and on their way into a call. The clear key leaves here only as a Secret, just before the call."""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from datetime import timedelta
+from functools import lru_cache
+from uuid import UUID
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.views.decorators.debug import sensitive_variables
+
+from runtime_jobs.errors import AttemptError, CredentialUnavailable, ErrorCode, InvalidRequest
+from runtime_jobs.model_call import ProviderTarget
+from runtime_jobs.models import AiModelCredential
+from runtime_jobs.models.base import new_id
+from runtime_jobs.redaction import Secret
+from runtime_jobs.states import ApiKeyMode
+
+_ONE_MINUTE = timedelta(minutes=1)
+_NONCE_BYTES = 12  # NIST SP 800-38D §8.2
+
+
+@lru_cache(maxsize=4)
+def _ring(entries: tuple[str, ...]) -> dict[str, bytes]:
+    ring = {}
+    for entry in entries:
+        key_id, _, encoded = entry.partition(":")
+        try:
+            key = base64.b64decode(encoded, validate=True)
+        except ValueError:
+            key = b""
+        if not key_id or len(key) != 32:
+            raise ImproperlyConfigured("CREDENTIAL_KEYS must be id:base64 of 32 bytes, comma-separated.")
+        ring[key_id] = key
+    return ring
+
+
+def key_ring() -> dict[str, bytes]:
+    """All keys by id, the encrypting one first. Raises ImproperlyConfigured when one is malformed or there is none."""
+    ring = _ring(tuple(settings.CREDENTIAL_KEYS))
+    if not ring:
+        raise ImproperlyConfigured("CREDENTIAL_KEYS is empty.")
+    return ring
+
+
+def _bound_to(key_id: str, pk: UUID, user_id: int | None, provider: str, base_url: str) -> bytes:
+    """The associated data: a ciphertext that is moved to another row, owner, provider or address does not decrypt."""
+    return "|".join(("aicred", "v1", key_id, str(pk), str(user_id or "platform"), provider, base_url)).encode()
+
+
+@sensitive_variables()
+def _encrypt(api_key: str, key_id: str, bound: bytes) -> str:
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    sealed = AESGCM(key_ring()[key_id]).encrypt(nonce, api_key.encode(), bound)
+    return f"v1:{key_id}:{base64.b64encode(nonce + sealed).decode()}"
+
+
+def _fingerprint(api_key: str, key: bytes) -> str:
+    return hmac.new(key, b"fingerprint|" + api_key.encode(), hashlib.sha256).hexdigest()[:24]
+
+
+@sensitive_variables()
+def create_credential(*, name: str, provider: str, base_url: str, api_key: str, user_id: int | None = None) -> AiModelCredential:
+    """Store a key, encrypted. `user_id` None makes it the platform's.
+
+    Raises InvalidRequest when the key is not printable ASCII without white space: sent as a header it would end up in an error's text.
+    """
+    if not api_key or not all(33 <= ord(character) <= 126 for character in api_key):
+        raise InvalidRequest("The key must be printable ASCII without white space.", field="api_key")
+    key_id, key = next(iter(key_ring().items()))
+    pk = new_id()
+    return AiModelCredential.objects.create(
+        id=pk,
+        name=name,
+        user_id=user_id,
+        provider=provider,
+        base_url=base_url,
+        ciphertext=_encrypt(api_key, key_id, _bound_to(key_id, pk, user_id, provider, base_url)),
+        key_id=key_id,
+        fingerprint=_fingerprint(api_key, key),
+    )
+
+
+def revoke_credential(credential_id: UUID) -> bool:
+    """True when this call revoked it, False when it was already."""
+    return AiModelCredential.objects.filter(pk=credential_id, revoked_at=None).update(revoked_at=Now()) == 1
+
+
+def choose(*, mode: ApiKeyMode, user_id: int, provider: str, credential: AiModelCredential | None) -> AiModelCredential:
+    """The credential for a new job: the given one if the job may use it, else the newest live one of the provider.
+
+    Mode user takes only the user's own, mode platform only the platform's: neither ever falls back on the other.
+    Raises CredentialUnavailable.
+    """
+    owner = user_id if mode == ApiKeyMode.USER else None
+    whose = "of this user" if mode == ApiKeyMode.USER else "of the platform"
+    if credential is not None:
+        if credential.user_id != owner:
+            raise CredentialUnavailable(f"The credential is not one {whose}.")
+        if credential.provider != provider:
+            raise CredentialUnavailable(f"The credential is for {credential.provider}, the job needs {provider}.")
+        if credential.revoked_at is not None:
+            raise CredentialUnavailable("The credential is revoked.")
+        return credential
+    owned = Q(user=None) if owner is None else Q(user_id=owner)
+    found = AiModelCredential.objects.filter(owned, provider=provider, revoked_at=None).order_by("-id").first()
+    if found is None:
+        raise CredentialUnavailable(f"There is no live credential {whose} for provider {provider!r}. Add one in the admin.")
+    return found
+
+
+@sensitive_variables()
+def resolve(credential_id: UUID, *, mode: str, user_id: int, model: str) -> ProviderTarget:
+    """The key and address for a call, read anew so that a revocation counts at once.
+
+    Raises AttemptError (credential_unavailable, permanent) when the credential is gone, revoked, somebody else's or does not decrypt.
+    """
+    credential = AiModelCredential.objects.filter(pk=credential_id).first()
+    if credential is None or credential.revoked_at is not None:
+        raise AttemptError(ErrorCode.CREDENTIAL_UNAVAILABLE, "the credential is revoked or gone")
+    if credential.user_id != (user_id if mode == ApiKeyMode.USER else None):
+        raise AttemptError(ErrorCode.CREDENTIAL_UNAVAILABLE, f"the credential does not belong to mode {mode}")
+    key = _decrypt(credential)
+    AiModelCredential.objects.filter(pk=credential.pk).filter(Q(last_used_at=None) | Q(last_used_at__lt=Now() - _ONE_MINUTE)).update(
+        last_used_at=Now()
+    )
+    return ProviderTarget(credential.provider, credential.base_url, model, key, ApiKeyMode(mode))
+
+
+@sensitive_variables()
+def _decrypt(credential: AiModelCredential) -> Secret:
+    try:
+        version, key_id, encoded = credential.ciphertext.split(":")
+        sealed = base64.b64decode(encoded)
+        bound = _bound_to(key_id, credential.pk, credential.user_id, credential.provider, credential.base_url)
+        clear = AESGCM(key_ring()[key_id]).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound)
+    except (ValueError, KeyError, InvalidTag):
+        raise AttemptError(ErrorCode.CREDENTIAL_UNAVAILABLE, "the stored key cannot be decrypted; enter it again") from None
+    if version != "v1":
+        raise AttemptError(ErrorCode.CREDENTIAL_UNAVAILABLE, f"unknown ciphertext version {version}")
+    return Secret(clear.decode())

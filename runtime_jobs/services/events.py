@@ -1,0 +1,77 @@
+"""The only writer of events. Each is written in the transaction of what it tells, with its deliveries beside it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+from psycopg.types.json import Jsonb
+
+from runtime_jobs import subscribers
+from runtime_jobs.models.base import new_id
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who did it: kept as text, so that the record outlives the person."""
+
+    id: str
+    name: str
+
+    @classmethod
+    def of(cls, user: Any) -> "Actor":
+        return cls(str(user.pk), user.get_username())
+
+
+SYSTEM = Actor("", "system")
+
+
+@dataclass(frozen=True)
+class NewEvent:
+    job_id: UUID
+    name: str
+    attempt_no: int | None = None
+    actor: Actor = SYSTEM
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+# The numbers are read after the rows were locked (an earlier statement), hence nobody else counts for these jobs now.
+_INSERT = """
+    INSERT INTO ai_job_event (id, job_id, seq, name, attempt_no, actor_id, actor_name, data)
+    SELECT e.id, e.job_id, (SELECT coalesce(max(seq), 0) + 1 FROM ai_job_event o WHERE o.job_id = e.job_id),
+           e.name, e.attempt_no, e.actor_id, e.actor_name, e.data
+    FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::int[], %s::text[], %s::text[], %s::jsonb[])
+         AS e(id, job_id, name, attempt_no, actor_id, actor_name, data)
+    RETURNING id, job_id, seq, name
+"""
+_DELIVERIES = """
+    INSERT INTO ai_event_delivery (id, event_id, handler, job_id, seq, tries, last_error)
+    SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::uuid[], %s::int[]) AS d(id, event_id, handler, job_id, seq),
+                  (VALUES (0, '')) AS start(tries, last_error)
+"""
+
+
+def record(events: Sequence[NewEvent]) -> None:
+    """Append events, at most one per job. The caller holds the lock of each job's row."""
+    if not events:
+        return
+    columns: list[Any] = [
+        [new_id() for _ in events],
+        [event.job_id for event in events],
+        [event.name for event in events],
+        [event.attempt_no for event in events],
+        [event.actor.id for event in events],
+        [event.actor.name for event in events],
+        [Jsonb(dict(event.data)) for event in events],
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(_INSERT, columns)
+        due = [
+            (event_id, handler, job_id, seq)
+            for event_id, job_id, seq, name in cursor.fetchall()
+            for handler in subscribers.handlers_of(name)
+        ]
+        if due:
+            event_ids, handlers, job_ids, seqs = zip(*due, strict=True)
+            cursor.execute(_DELIVERIES, [[new_id() for _ in due], list(event_ids), list(handlers), list(job_ids), list(seqs)])

@@ -1,0 +1,106 @@
+"""Taking leases back that were not renewed, and giving up on jobs that no worker knows: one row at a time, and a completion always wins."""
+
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models.functions import Now
+
+from runtime_jobs.errors import ErrorCode
+from runtime_jobs.models import AiRuntimeJob
+from runtime_jobs.services import workers
+from runtime_jobs.services.terminal import lapse
+from runtime_jobs.services.transitions import end_attempt, error_fields, lock, step
+from runtime_jobs.states import LEASED, WAITING, AttemptOutcome, JobStatus
+
+BATCH = 100
+
+# A lease lapses only if its holder could have renewed it: not before the database, and for runtimes a web server too, has been up for a
+# whole lease again.
+_EXPIRED = """
+    SELECT id, lock_token FROM ai_runtime_job
+    WHERE status IN ('cancel_requested', 'running') AND lock_until < statement_timestamp()
+      AND pg_postmaster_start_time() < statement_timestamp() - make_interval(secs =>
+          CASE lane WHEN 'runtime' THEN %(runtime)s ELSE %(engine)s END)
+      AND (lane <> 'runtime' OR EXISTS (
+          SELECT FROM runtime_instance WHERE kind = 'web' AND last_seen_at > statement_timestamp() - make_interval(secs => %(alive)s)
+            AND started_at < statement_timestamp() - make_interval(secs => %(runtime)s)))
+    ORDER BY lock_until LIMIT %(batch)s
+"""
+
+
+def reap() -> int:
+    """Let expired leases lapse, at most BATCH of them. Returns how many did."""
+    parameters = {
+        "engine": settings.ENGINE_LEASE_SECONDS,
+        "runtime": settings.RUNTIME_LEASE_SECONDS,
+        "alive": workers.ALIVE_SECONDS,
+        "batch": BATCH,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_EXPIRED, parameters)
+        expired = cursor.fetchall()
+    return sum(_lapse_one(job_id, token) for job_id, token in expired)
+
+
+def _lapse_one(job_id: UUID, token: str) -> bool:
+    with transaction.atomic():
+        # Compare-and-set: whoever finished, renewed or lapsed it since, or is about to (the row is locked), wins.
+        job = (
+            AiRuntimeJob.objects.select_for_update(of=("self",), skip_locked=True)
+            .filter(pk=job_id, status__in=LEASED, lock_token=token, lock_until__lt=Now())
+            .first()
+        )
+        if job is None:
+            return False
+        end_attempt(job, AttemptOutcome.LAPSED, error_code=ErrorCode.LEASE_EXPIRED)
+        if job.status == JobStatus.CANCEL_REQUESTED:
+            step(job, JobStatus.CANCELLED, "job.cancelled", **error_fields(ErrorCode.CANCELLED, "its worker stopped responding"))
+        else:
+            lapse(job, keep_token=True)
+    return True
+
+
+def give_up_unknown_type(job_id: UUID) -> bool:
+    """Fail a waiting job whose type nobody knows. False when it no longer waits."""
+    with transaction.atomic():
+        job = lock(job_id)
+        if job is None or job.status not in WAITING:
+            return False
+        code = ErrorCode.UNKNOWN_JOB_TYPE
+        step(
+            job, JobStatus.FAILED, "job.failed", data={"error_code": str(code)},
+            **error_fields(code, f"no worker of lane {job.lane} knows {job.job_type}"),
+        )  # fmt: skip
+    return True
+
+
+# A rolling or stopped deploy discards nothing: only when the lane has had a live worker (in lane runtime: a web server, which holds the
+# definitions) for the whole grace, and none that was alive in it knew the type.
+_UNKNOWN = """
+    WITH alive AS (
+        SELECT lane, job_types, started_at, last_seen_at FROM runtime_instance
+        WHERE kind <> 'runtime' AND last_seen_at > statement_timestamp() - make_interval(secs => greatest(%(grace)s, %(alive)s))
+    ), settled AS (
+        SELECT DISTINCT lane FROM alive WHERE started_at < statement_timestamp() - make_interval(secs => %(grace)s)
+          AND last_seen_at > statement_timestamp() - make_interval(secs => %(alive)s)
+    ), types AS (
+        SELECT s.lane, t.job_type FROM settled s CROSS JOIN LATERAL (
+            SELECT DISTINCT job_type FROM ai_runtime_job WHERE status = 'queued' AND lane = s.lane
+        ) t WHERE NOT EXISTS (SELECT FROM alive a WHERE a.lane = s.lane AND a.job_types ? t.job_type)
+    )
+    SELECT j.id FROM types t CROSS JOIN LATERAL (
+        SELECT id FROM ai_runtime_job WHERE status = 'queued' AND lane = t.lane AND job_type = t.job_type
+          AND created_at < statement_timestamp() - make_interval(secs => %(grace)s)
+        ORDER BY sort_at, id LIMIT %(batch)s
+    ) j LIMIT %(batch)s
+"""
+
+
+def give_up_unknown_types() -> int:
+    """Fail queued jobs whose type nobody who is alive knows, after UNKNOWN_JOB_TYPE_GRACE_SECONDS, at most BATCH. Returns how many."""
+    parameters = {"grace": settings.UNKNOWN_JOB_TYPE_GRACE_SECONDS, "alive": workers.ALIVE_SECONDS, "batch": BATCH}
+    with connection.cursor() as cursor:
+        cursor.execute(_UNKNOWN, parameters)
+        found = [row[0] for row in cursor.fetchall()]
+    return sum(give_up_unknown_type(job_id) for job_id in found)
