@@ -1,0 +1,176 @@
+"""One attempt, from a job to its end: a function a stage, in the customer's order.
+
+PREPARE    read job · terminal? · cancel requested? · definition · queued or retrying → running · attempt_no + 1
+RESOLVE    snapshot · input schema version · credential · abort signal with the business timeout
+EXECUTE    cancel check · the definition's executor calls the gateway
+VALIDATE   JSON repair · output schema · business validation · reference validation
+PROJECT    cancel check · fenced success, projector, result, attempt, event: one transaction (services/terminal.py)
+"""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.conf import settings
+
+from runtime_jobs import queries, registry
+from runtime_jobs.abort import Aborted, AbortReason, AbortSignal
+from runtime_jobs.engine.connections import database, without_database
+from runtime_jobs.engine.provider import AttemptGateway
+from runtime_jobs.errors import (
+    AttemptError,
+    ErrorCode,
+    JobAlreadyFinished,
+    JobCancelled,
+    LockConflict,
+    LockLost,
+    NotLockable,
+    ResultConflict,
+)
+from runtime_jobs.gateway import AiGatewayService
+from runtime_jobs.model_call import ModelAnswer, ProviderTarget
+from runtime_jobs.models import AiRuntimeJob
+from runtime_jobs.redaction import safe_trace, storable
+from runtime_jobs.registry import Execution, JobDefinition, JobInput
+from runtime_jobs.services import claims, credentials, lapses, terminal
+from runtime_jobs.services.claims import Claim
+from runtime_jobs.services.payloads import canonical, digest
+from runtime_jobs.services.terminal import Delivery, Fence, Settlement
+from runtime_jobs.states import TERMINAL, JobStatus
+from runtime_jobs.validation import chain
+
+logger = logging.getLogger(__name__)
+
+# Others were faster, or the job ended meanwhile: nothing of ours is left to do.
+_OVERTAKEN = (LockLost, JobCancelled, JobAlreadyFinished, ResultConflict)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What RESOLVE found."""
+
+    definition: JobDefinition
+    job: JobInput
+    target: ProviderTarget
+
+
+def execute_job(job_id: UUID, *, worker: str, service: AiGatewayService) -> Settlement | None:
+    """Execute one job here and now, as the lanes do with those that they claim. None when there is nothing to do."""
+    claim = prepare(job_id, worker=worker)
+    return None if claim is None else run_attempt(claim, AbortSignal(claim.timeout_seconds), service)
+
+
+def prepare(job_id: UUID, *, worker: str) -> Claim | None:
+    """PREPARE, step by step. (A lane's batch claim does the same checks in its one statement.)"""
+    job = AiRuntimeJob.objects.filter(pk=job_id).first()
+    if job is None or job.status in TERMINAL or job.status == JobStatus.CANCEL_REQUESTED:
+        return None
+    if registry.find(job.job_type) is None:
+        lapses.give_up_unknown_type(job.pk)
+        return None
+    try:
+        return claims.lock_job(job.pk, lane=job.lane, worker=worker, lease_seconds=settings.ENGINE_LEASE_SECONDS)
+    except (LockConflict, NotLockable):
+        return None
+
+
+def run_attempt(claim: Claim, signal: AbortSignal, service: AiGatewayService) -> Settlement | None:
+    """Everything after the claim. Never raises: whatever happens ends this attempt and is logged."""
+    started = time.monotonic()
+    fence = Fence(claim.job_id, claim.attempt_no, claim.token, claim.worker)
+    try:
+        settlement = _run(claim, fence, signal, service)
+        outcome = f"{settlement.job_status}{' ' + settlement.refused if settlement.refused else ''}"
+    except _OVERTAKEN as lost:
+        settlement, outcome = None, lost.code
+    except Exception as error:
+        # Not even the end could be written (the database is away): the lease lapses and the job goes on elsewhere.
+        logger.error("job %s attempt %s could not be ended\n%s", claim.job_id, claim.attempt_no, safe_trace(error))
+        settlement, outcome = None, "unknown"
+    logger.info(
+        "job=%s attempt=%d type=%s outcome=%s seconds=%.3f",
+        claim.job_id, claim.attempt_no, claim.job_type, outcome, time.monotonic() - started,
+    )  # fmt: skip
+    return settlement
+
+
+def _run(claim: Claim, fence: Fence, signal: AbortSignal, service: AiGatewayService) -> Settlement:
+    try:
+        work = resolve(claim)
+        answer = execute(work, claim, signal, service)
+        return finish(work, fence, signal, answer)
+    except Aborted as aborted:
+        return _aborted(fence, aborted.reason)
+    except AttemptError as error:
+        return _failed(fence, error)
+    except _OVERTAKEN:
+        raise
+    except Exception as error:
+        logger.error("job %s attempt %s failed unexpectedly\n%s", claim.job_id, claim.attempt_no, safe_trace(error))
+        return _failed(fence, AttemptError(ErrorCode.INTERNAL_ERROR, safe_trace(error)))
+
+
+def resolve(claim: Claim) -> Work:
+    """RESOLVE: definition, snapshot, schema version, credential. Raises AttemptError."""
+    with database():
+        item = queries.work_item(claim.job_id)
+        definition = registry.find(item.job.job_type)
+        if definition is None:
+            raise AttemptError(ErrorCode.UNKNOWN_JOB_TYPE, f"this worker has no definition of {item.job.job_type}")
+        if digest(item.snapshot.input_schema_version, canonical(item.snapshot.payload)[1]) != item.snapshot.content_hash:
+            raise AttemptError(ErrorCode.INTERNAL_ERROR, "the snapshot does not have the content it was stored with", retryable=False)
+        if item.job.input_schema_version not in definition.input_schemas:
+            known = ", ".join(definition.input_schemas)
+            raise AttemptError(ErrorCode.UNSUPPORTED_INPUT_SCHEMA, f"input schema {item.job.input_schema_version}; supported: {known}")
+        target = credentials.resolve(item.credential_id, mode=item.api_key_mode, user_id=item.job.user_id, model=item.model_name)
+    return Work(definition, item.job, target)
+
+
+def execute(work: Work, claim: Claim, signal: AbortSignal, service: AiGatewayService) -> ModelAnswer:
+    """EXECUTE: the definition's executor, outside any transaction and without a database connection. Raises AttemptError or Aborted."""
+    signal.check()
+    gateway = AttemptGateway(service, claim, work.job, work.target, signal)
+    with without_database():
+        answer = work.definition.execute(Execution(work.job, gateway, signal))
+    signal.check()
+    return answer
+
+
+def finish(work: Work, fence: Fence, signal: AbortSignal, answer: ModelAnswer) -> Settlement:
+    """VALIDATE and PROJECT. A refused output is stored as evidence. Raises Aborted."""
+    delivery = _delivery(answer, work)
+    with database():
+        try:
+            reading = chain.read_output(answer.text, answer.finish_reason)
+            validated = chain.validate(work.definition, work.job, reading)
+        except AttemptError as error:
+            return terminal.reject_result(fence, delivery(), error)
+        signal.check()
+        return terminal.submit_result(fence, delivery(validated.output, validated.repairs), work.definition, work.job)
+
+
+def _delivery(answer: ModelAnswer, work: Work) -> Callable[..., Delivery]:
+    raw = storable(answer.text)
+
+    def deliver(validated: object = None, repairs: tuple[str, ...] = ()) -> Delivery:
+        return Delivery(raw, hashlib.sha256(raw.encode()).hexdigest(), work.job.output_schema_version, validated, repairs)
+
+    return deliver
+
+
+def _failed(fence: Fence, error: AttemptError) -> Settlement:
+    with database():
+        return terminal.submit_failure(fence, error)
+
+
+def _aborted(fence: Fence, reason: AbortReason) -> Settlement:
+    if reason == AbortReason.LEASE_LOST:
+        raise LockLost("The lease was lost while the attempt ran.")
+    if reason == AbortReason.TIMEOUT:
+        return _failed(fence, AttemptError(ErrorCode.PROVIDER_TIMEOUT, "the attempt's own deadline passed"))
+    with database():
+        # A cancel that was requested ends here as cancelled; at a shutdown the job goes on elsewhere.
+        return terminal.release(fence, str(reason))
