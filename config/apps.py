@@ -2,4 +2,4 @@ from django.contrib.admin.apps import AdminConfig as DjangoAdminConfig
 
 
 class AdminConfig(DjangoAdminConfig):
-    default_site = "runtime_jobs.admin.site.JobAdminSite"
+    default_site = "config.admin_site.JobAdminSite"

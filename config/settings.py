@@ -5,6 +5,7 @@ so a forgotten variable cannot open a production system.
 """
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import dj_database_url
@@ -81,8 +82,12 @@ INSTALLED_APPS = [
     "django_q",
     "runtime_jobs",
     "runtime_jobs.synthetic",
+    # `lintmigrations`, which comes with the `dev` extra.
+    *(("django_migration_linter",) if DEBUG and find_spec("django_migration_linter") else ()),
     *env.words("EXTRA_APPS"),
 ]
+# Only what is ours is linted: django-q2's migrations are not ours to change.
+MIGRATION_LINTER_OPTIONS = {"exclude_apps": ["django_q"], "no_cache": True}
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -128,7 +133,7 @@ USE_TZ = True
 
 STATIC_URL = "/static/"
 STATIC_ROOT = env.folder("STATIC_ROOT", BASE_DIR / "staticfiles")
-WHITENOISE_USE_FINDERS = DEBUG
+WHITENOISE_USE_FINDERS = WHITENOISE_AUTOREFRESH = DEBUG
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {
@@ -209,6 +214,8 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    # `?format=` would be a query parameter of every view, which none of ours has.
+    "URL_FORMAT_OVERRIDE": None,
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "AI jobs",
@@ -216,6 +223,16 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1.0",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
+    "SCHEMA_PATH_PREFIX": "/api",
+    "PREPROCESSING_HOOKS": ["runtime_jobs.api.openapi.only_the_user_api"],
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "ENUM_NAME_OVERRIDES": {
+        "JobStatus": "runtime_jobs.states.JobStatus",
+        "Lane": "runtime_jobs.states.Lane",
+        "JobErrorCode": "runtime_jobs.errors.ErrorCode",
+        "ApiErrorCode": "runtime_jobs.api.errors.ERROR_CODES",
+    },
 }
 
 # --- logs ------------------------------------------------------------------------------------------------------------------------

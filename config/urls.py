@@ -1,11 +1,12 @@
 """Where everything is mounted."""
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
 from config.health import healthz
 
 urlpatterns = [
     path("healthz", healthz),
     path("admin/", admin.site.urls),
+    path("api/", include("runtime_jobs.api.urls")),
 ]
