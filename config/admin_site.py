@@ -10,3 +10,4 @@ class JobAdminSite(AdminSite):
     site_header = "AI jobs"
     site_title = "AI jobs"
     index_title = "Back office"
+    enable_nav_sidebar = False  # the lists need its width

@@ -50,8 +50,9 @@ def only_one_run() -> Iterator[None]:
     DATA_DIR.mkdir(parents=True, exist_ok=True)
     with (DATA_DIR / "run.lock").open("a+") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            # A lock of the process, not of the open file: the process manager forks, and its children must not keep it.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
             stop(f"`make run` is running already here (process {_read(file)}). Stop it there with Ctrl-C first.")
         file.truncate(0)
         file.write(str(os.getpid()))

