@@ -56,7 +56,7 @@ class CompiledSchema:
         except ValidationError as error:
             return (_issue(error),)
         except ValueError:
-            # A lone surrogate or a key that is no string: nothing that was read by our JSON reader.
+            # A key that is no string, a date, a set: nothing that was read as JSON.
             return (Issue("", "json", "The value is not plain JSON."),)
 
 
@@ -118,7 +118,7 @@ def _measure(instance: Any) -> tuple[int, Issue | None]:
             return values, Issue("", "number", "A number is not finite or has too many digits.")
         level = [child for value in level for child in _children(value)]
         depth += 1
-        if depth > MAX_INSTANCE_DEPTH and any(isinstance(value, (dict, list)) for value in level):
+        if depth >= MAX_INSTANCE_DEPTH and any(isinstance(value, (dict, list)) for value in level):
             return values, Issue("", "maxDepth", f"The value is nested deeper than {MAX_INSTANCE_DEPTH} levels.")
     return values, None
 

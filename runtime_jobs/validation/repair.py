@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime_jobs.validation import strict, tolerant
+from runtime_jobs.validation.cursor import ELISION, Repair
 from runtime_jobs.validation.strict import Reason, Unreadable
-from runtime_jobs.validation.tolerant import Repair
 
 __all__ = ["MAX_OUTPUT_BYTES", "Reading", "Reason", "Repair", "Unreadable", "read_json"]
 
@@ -59,6 +59,7 @@ class _Document:
 
 
 _INK = re.compile(r"[^\s\ufeff\u200b-\u200d\u2060]")
+_AROUND = re.compile(f"[^{strict.WHITESPACE}]")
 
 # What a server sends in place of an answer: an event stream that nobody asked for, an error page.
 _FOREIGN = re.compile(r"\A\s*+(?:<!doctype\b|<html\b|<\?xml\b)|^data:[ \t]*+[\[{]", re.IGNORECASE | re.MULTILINE)
@@ -108,7 +109,7 @@ def _unwrap(text: str) -> Reading:
     if any(_canonical(other.value) != _canonical(first.value) for other in documents[1:]):
         raise Unreadable(Reason.AMBIGUOUS)
     _refuse_left_out(text, covered)
-    wrapped = len(covered) > len(documents) or any(_INK.search(text, start, end) for start, end in _gaps(text, covered))
+    wrapped = len(covered) > len(documents) or any(_AROUND.search(text, start, end) for start, end in _gaps(text, covered))
     around = (Repair.UNWRAPPED,) if wrapped else ()
     again = (Repair.REPEATED,) if len(documents) > 1 else ()
     return Reading(first.value, (*around, *again, *first.repairs))
@@ -150,18 +151,23 @@ def _document(text: str, start: int) -> _Document:
     """The document at a bracket. One that cannot be read is final: an inner fragment of it is never taken instead."""
     if _KEY_BEFORE.search(text, max(0, start - 20), start):
         raise Unreadable(Reason.MISMATCHED_BRACKET, start)
+    document = _strict_document(text, start) or _Document(*tolerant.parse_at(text, start))
+    if _GOES_ON.match(text, document.end):
+        raise Unreadable(Reason.MISMATCHED_BRACKET, document.end)
+    _refuse_mangled(text, start, document.end)
+    return document
+
+
+def _strict_document(text: str, start: int) -> _Document | None:
+    """The document at a bracket if it is strict JSON; None if the tolerant stage may look at it."""
     try:
-        document = _Document(*strict.decode_at(text, start))
+        return _Document(*strict.decode_at(text, start))
     except Unreadable as error:
         if error.reason is not Reason.SYNTAX:
             raise
         if len(text) - start > MAX_REPAIR_CHARACTERS:
             raise Unreadable(Reason.TOO_LARGE_TO_REPAIR, error.position) from None
-        document = _Document(*tolerant.parse_at(text, start))
-    if _GOES_ON.match(text, document.end):
-        raise Unreadable(Reason.MISMATCHED_BRACKET, document.end)
-    _refuse_mangled(text, start, document.end)
-    return document
+        return None
 
 
 def _encoded_document(text: str, start: int) -> _Document | None:
@@ -216,7 +222,7 @@ def _refuse_left_out(text: str, covered: list[tuple[int, int]]) -> None:
     """Refuse when a line around the documents says that something was left out of them."""
     for start, end in _gaps(text, covered):
         for line in _LEFT_OUT.finditer(text, start, end):
-            if line["comment"] is None or tolerant.ELISION.search(line["comment"]):
+            if line["comment"] is None or ELISION.search(line["comment"]):
                 raise Unreadable(Reason.ELIDED, line.start())
 
 

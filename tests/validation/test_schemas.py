@@ -88,12 +88,19 @@ def test_a_deep_value_is_an_issue_and_no_recursion_error(levels: int):
     assert rules(a_list({"type": "integer"}), value) == [("", "maxDepth")]
 
 
+def test_a_value_of_sixty_four_levels_is_not_too_deep():
+    value: Any = 1
+    for _ in range(64):
+        value = [value]
+    assert rules(a_list({"type": "integer"}), value) == [("/0", "type")]
+
+
 @pytest.mark.parametrize("value", [10**5_000, float("nan"), float("inf")], ids=["digits", "nan", "inf"])
 def test_a_number_that_the_validator_cannot_judge_is_an_issue(value: float):
     assert rules(an_object(n={"type": "number", "maximum": 5}), {"n": value}) == [("", "number")]
 
 
-@pytest.mark.parametrize("value", ["\ud83d", {1: 2}, object()], ids=["surrogate", "key", "object"])
+@pytest.mark.parametrize("value", [{1: 2}, object()], ids=["key", "object"])
 def test_a_value_that_is_no_json_is_an_issue(value: Any):
     assert [rule for _, rule in rules(an_object(n=TEXT), {"n": value})] == ["json"]
 
@@ -129,7 +136,7 @@ def test_a_dollar_sign_is_the_end_of_the_text_and_not_of_the_line():
     ],
 )
 def test_a_broken_schema_is_refused_with_a_reason(schema: Any, said: str):
-    with pytest.raises(ValueError, match=".") as refused:
+    with pytest.raises(ValueError, match=r".") as refused:
         CompiledSchema(schema)
     assert said in str(refused.value)
 
