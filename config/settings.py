@@ -61,6 +61,8 @@ DATABASES = {
         conn_health_checks=True,
     )
 }
+# Only what services/prepared.py asks for is prepared; Django's None would forbid even that.
+DATABASES["default"].setdefault("OPTIONS", {})["prepare_threshold"] = 1_000_000
 if DATABASES["default"]["ENGINE"] != "django.db.backends.postgresql":
     raise ImproperlyConfigured("DATABASE_URL must name a PostgreSQL database: postgresql://user:password@host:5432/name")
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -104,6 +104,11 @@ class JobDefinition:
         return redact_json(payload)
 
     @property
+    def projects(self) -> bool:
+        """Whether it writes anything of its own."""
+        return type(self).project is not JobDefinition.project
+
+    @property
     def input_schema_version(self) -> str:
         return list(self.input_schemas)[-1]
 

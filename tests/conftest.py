@@ -4,8 +4,14 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
+from django.conf import settings
 from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
+
+
+def pytest_configure() -> None:
+    # A password hash that is slow on purpose would be most of the suite's time.
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 @pytest.fixture(scope="session", autouse=True)

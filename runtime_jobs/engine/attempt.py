@@ -18,7 +18,7 @@ from django.conf import settings
 
 from runtime_jobs import queries, registry
 from runtime_jobs.abort import Aborted, AbortReason, AbortSignal
-from runtime_jobs.engine.connections import database, without_database
+from runtime_jobs.engine.connections import database, persist, without_database
 from runtime_jobs.engine.provider import AttemptGateway
 from runtime_jobs.errors import (
     AttemptError,
@@ -37,8 +37,9 @@ from runtime_jobs.redaction import safe_trace, storable
 from runtime_jobs.registry import Execution, JobDefinition, JobInput
 from runtime_jobs.services import claims, credentials, lapses, terminal
 from runtime_jobs.services.claims import Claim
-from runtime_jobs.services.payloads import canonical, digest
+from runtime_jobs.services.payloads import digest, text_of
 from runtime_jobs.services.terminal import Delivery, Fence, Settlement
+from runtime_jobs.services.usage import NO_CALL
 from runtime_jobs.states import TERMINAL, JobStatus
 from runtime_jobs.validation import chain
 
@@ -98,10 +99,12 @@ def run_attempt(claim: Claim, signal: AbortSignal, service: AiGatewayService) ->
 
 
 def _run(claim: Claim, fence: Fence, signal: AbortSignal, service: AiGatewayService) -> Settlement:
+    gateway: AttemptGateway | None = None
     try:
         work = resolve(claim)
-        answer = execute(work, claim, signal, service)
-        return finish(work, fence, signal, answer)
+        gateway = AttemptGateway(service, claim, work.target, signal)
+        answer = execute(work, gateway, signal)
+        return finish(work, fence, gateway, signal, answer)
     except Aborted as aborted:
         return _aborted(fence, aborted.reason)
     except AttemptError as error:
@@ -111,6 +114,9 @@ def _run(claim: Claim, fence: Fence, signal: AbortSignal, service: AiGatewayServ
     except Exception as error:
         logger.error("job %s attempt %s failed unexpectedly\n%s", claim.job_id, claim.attempt_no, safe_trace(error))
         return _failed(fence, AttemptError(ErrorCode.INTERNAL_ERROR, safe_trace(error)))
+    finally:
+        if gateway is not None and gateway.last_call is not NO_CALL:
+            persist(gateway.close_last_call)
 
 
 def resolve(claim: Claim) -> Work:
@@ -120,7 +126,7 @@ def resolve(claim: Claim) -> Work:
         definition = registry.find(item.job.job_type)
         if definition is None:
             raise AttemptError(ErrorCode.UNKNOWN_JOB_TYPE, f"this worker has no definition of {item.job.job_type}")
-        if digest(item.snapshot.input_schema_version, canonical(item.snapshot.payload)[1]) != item.snapshot.content_hash:
+        if digest(item.snapshot.input_schema_version, text_of(item.snapshot.payload)) != item.snapshot.content_hash:
             raise AttemptError(ErrorCode.INTERNAL_ERROR, "the snapshot does not have the content it was stored with", retryable=False)
         if item.job.input_schema_version not in definition.input_schemas:
             known = ", ".join(definition.input_schemas)
@@ -129,27 +135,28 @@ def resolve(claim: Claim) -> Work:
     return Work(definition, item.job, target)
 
 
-def execute(work: Work, claim: Claim, signal: AbortSignal, service: AiGatewayService) -> ModelAnswer:
+def execute(work: Work, gateway: AttemptGateway, signal: AbortSignal) -> ModelAnswer:
     """EXECUTE: the definition's executor, outside any transaction and without a database connection. Raises AttemptError or Aborted."""
     signal.check()
-    gateway = AttemptGateway(service, claim, work.job, work.target, signal)
     with without_database():
         answer = work.definition.execute(Execution(work.job, gateway, signal))
     signal.check()
     return answer
 
 
-def finish(work: Work, fence: Fence, signal: AbortSignal, answer: ModelAnswer) -> Settlement:
+def finish(work: Work, fence: Fence, gateway: AttemptGateway, signal: AbortSignal, answer: ModelAnswer) -> Settlement:
     """VALIDATE and PROJECT. A refused output is stored as evidence. Raises Aborted."""
     delivery = _delivery(answer, work)
-    with database():
-        try:
-            reading = chain.read_output(answer.text, answer.finish_reason)
+    try:
+        reading = chain.read_output(answer.text, answer.finish_reason)
+        with database():
             validated = chain.validate(work.definition, work.job, reading)
-        except AttemptError as error:
-            return terminal.reject_result(fence, delivery(), error)
-        signal.check()
-        return terminal.submit_result(fence, delivery(validated.output, validated.repairs), work.definition, work.job)
+    except AttemptError as error:
+        refused = error
+        return persist(lambda: terminal.reject_result(fence, delivery(), refused))
+    signal.check()
+    result, call = delivery(validated.output, validated.repairs), gateway.take_last_call()
+    return persist(lambda: terminal.submit_result(fence, result, work.definition, work.job, call))
 
 
 def _delivery(answer: ModelAnswer, work: Work) -> Callable[..., Delivery]:
@@ -162,8 +169,7 @@ def _delivery(answer: ModelAnswer, work: Work) -> Callable[..., Delivery]:
 
 
 def _failed(fence: Fence, error: AttemptError) -> Settlement:
-    with database():
-        return terminal.submit_failure(fence, error)
+    return persist(lambda: terminal.submit_failure(fence, error))
 
 
 def _aborted(fence: Fence, reason: AbortReason) -> Settlement:
@@ -171,6 +177,5 @@ def _aborted(fence: Fence, reason: AbortReason) -> Settlement:
         raise LockLost("The lease was lost while the attempt ran.")
     if reason == AbortReason.TIMEOUT:
         return _failed(fence, AttemptError(ErrorCode.PROVIDER_TIMEOUT, "the attempt's own deadline passed"))
-    with database():
-        # A cancel that was requested ends here as cancelled; at a shutdown the job goes on elsewhere.
-        return terminal.release(fence, str(reason))
+    # A cancel that was requested ends here as cancelled; at a shutdown the job goes on elsewhere.
+    return persist(lambda: terminal.release(fence, str(reason)))

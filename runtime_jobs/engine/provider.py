@@ -1,6 +1,6 @@
 """The gateway as one attempt gets it: every call leaves a usage row, and stops when the attempt's signal is pulled."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 from django.conf import settings
@@ -11,13 +11,10 @@ from runtime_jobs.engine.connections import database
 from runtime_jobs.errors import AttemptError, ErrorCode
 from runtime_jobs.gateway import AddressPolicy, AiGatewayService
 from runtime_jobs.model_call import CallReport, ModelAnswer, ModelRequest, ProviderTarget
-from runtime_jobs.models import AiUsageLog
-from runtime_jobs.registry import JobInput
 from runtime_jobs.services import leases, usage
 from runtime_jobs.services.claims import Claim
+from runtime_jobs.services.usage import NO_CALL, ClosedCall, Outcome
 from runtime_jobs.states import JobStatus
-
-_Outcome = AiUsageLog.Outcome
 
 
 def make_service() -> AiGatewayService:
@@ -31,58 +28,60 @@ def make_service() -> AiGatewayService:
 
 @dataclass
 class AttemptGateway:
-    """Implements BoundGateway for one attempt."""
+    """Implements BoundGateway for one attempt.
+
+    A call that is over is closed in the usage log together with what comes next: the next call, or the end of the attempt (`last_call`).
+    """
 
     service: AiGatewayService
     claim: Claim
-    job: JobInput
     target: ProviderTarget
     signal: AbortSignal
-    answers: list[ModelAnswer] = field(default_factory=list)
+    last_call: ClosedCall = NO_CALL
     _calls: int = 0
 
     def complete(self, request: ModelRequest) -> ModelAnswer:
         """One provider call, one HTTP request, one usage row. Raises AttemptError or Aborted."""
-        self._calls += 1
+        self.signal.check()
         with database():
-            self._still_wanted()
-            call_id = usage.open_call(
-                job_id=self.job.job_id,
-                user_id=self.job.user_id,
-                attempt_no=self.claim.attempt_no,
-                call_no=self._calls,
-                target=self.target,
-            )
+            self.close_last_call()
+            call_id = self._open()
         report = CallReport()
+        outcome, code, retryable = Outcome.FAILED, str(ErrorCode.INTERNAL_ERROR), None
         try:
             answer = gateway.run(
                 self.service.complete(self.target, request, report, call_id=call_id, timeout_seconds=self.signal.remaining_seconds()),
                 self.signal,
             )
+            outcome, code = Outcome.SUCCEEDED, ""
         except AttemptError as error:
-            self._close(call_id, report, _Outcome.FAILED, str(error.code), error.retryable)
+            code, retryable = str(error.code), error.retryable
             raise
         except Aborted as aborted:
             timed_out = aborted.reason == AbortReason.TIMEOUT
-            self._close(call_id, report, _Outcome.ABORTED, ErrorCode.PROVIDER_TIMEOUT if timed_out else ErrorCode.CANCELLED)
+            outcome, code = Outcome.ABORTED, str(ErrorCode.PROVIDER_TIMEOUT if timed_out else ErrorCode.CANCELLED)
             raise
-        except BaseException:
-            self._close(call_id, report, _Outcome.FAILED, ErrorCode.INTERNAL_ERROR)
-            raise
-        self._close(call_id, report, _Outcome.SUCCEEDED)
+        finally:
+            self.last_call = ClosedCall(call_id, outcome, report, code, retryable)
         return answer
 
-    def _still_wanted(self) -> None:
-        """The last look before money is spent: exact, where the signal may lag behind by a notification."""
-        self.signal.check()
-        status = leases.held_status(self.claim)
-        if status == JobStatus.CANCEL_REQUESTED:
-            self.signal.abort(AbortReason.CANCELLED)
-        elif status != JobStatus.RUNNING:
-            self.signal.abort(AbortReason.LEASE_LOST)
-        self.signal.check()
+    def close_last_call(self) -> None:
+        """Close what is still open in the usage log. In a database section."""
+        if self.last_call is not NO_CALL:
+            usage.close_call(self.last_call)
+            self.last_call = NO_CALL
 
-    @staticmethod
-    def _close(call_id: UUID, report: CallReport, outcome: AiUsageLog.Outcome, code: str = "", retryable: bool | None = None) -> None:
-        with database():
-            usage.close_call(call_id, report, outcome, error_code=code, retryable=retryable)
+    def take_last_call(self) -> ClosedCall:
+        """The call that is still open in the usage log, for whoever closes it with the success."""
+        call, self.last_call = self.last_call, NO_CALL
+        return call
+
+    def _open(self) -> UUID:
+        self._calls += 1
+        call_id = usage.open_call(job_id=self.claim.job_id, lock_token=self.claim.token, call_no=self._calls, target=self.target)
+        if call_id is None:
+            # Exact, where the signal may lag behind by a notification.
+            wanted_no_more = leases.held_status(self.claim) == JobStatus.CANCEL_REQUESTED
+            self.signal.abort(AbortReason.CANCELLED if wanted_no_more else AbortReason.LEASE_LOST)
+            raise Aborted(self.signal.reason or AbortReason.LEASE_LOST)
+        return call_id

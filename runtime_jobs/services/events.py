@@ -67,11 +67,15 @@ def record(events: Sequence[NewEvent]) -> None:
     ]
     with connection.cursor() as cursor:
         cursor.execute(_INSERT, columns)
-        due = [
-            (event_id, handler, job_id, seq)
-            for event_id, job_id, seq, name in cursor.fetchall()
-            for handler in subscribers.handlers_of(name)
-        ]
-        if due:
-            event_ids, handlers, job_ids, seqs = zip(*due, strict=True)
-            cursor.execute(_DELIVERIES, [[new_id() for _ in due], list(event_ids), list(handlers), list(job_ids), list(seqs)])
+        written = cursor.fetchall()
+    deliver_to_handlers(written)
+
+
+def deliver_to_handlers(events: Sequence[tuple[Any, ...]]) -> None:
+    """Put events, each (id, job id, seq, name), on their way to the handlers that wait for them. In the transaction that wrote them."""
+    due = [(event_id, handler, job_id, seq) for event_id, job_id, seq, name in events for handler in subscribers.handlers_of(name)]
+    if not due:
+        return
+    event_ids, handlers, job_ids, seqs = zip(*due, strict=True)
+    with connection.cursor() as cursor:
+        cursor.execute(_DELIVERIES, [[new_id() for _ in due], list(event_ids), list(handlers), list(job_ids), list(seqs)])

@@ -18,7 +18,12 @@ def canonical(value: Any) -> tuple[Any, str]:
     Raises InvalidPayload for what JSON or PostgreSQL cannot hold: NaN, NUL, lone surrogates, other types, nesting beyond 64.
     """
     clean = _clean(value, "", 0)
-    return clean, json.dumps(clean, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return clean, text_of(clean)
+
+
+def text_of(clean: Any) -> str:
+    """The canonical text of a value that is clean already, as what the database gives back is."""
+    return json.dumps(clean, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def digest(*parts: str) -> str:

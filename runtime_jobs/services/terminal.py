@@ -7,15 +7,16 @@ same one for as long as the job is kept.
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.utils.dateparse import parse_datetime
 
-from runtime_jobs import registry
+from runtime_jobs import registry, subscribers
 from runtime_jobs.errors import (
     RULES,
     AttemptError,
@@ -31,12 +32,12 @@ from runtime_jobs.models import AiJobAttempt, AiRuntimeJob, AiRuntimeResult
 from runtime_jobs.models.base import new_id
 from runtime_jobs.redaction import Secret, safe_trace
 from runtime_jobs.registry import JobDefinition, JobInput
-from runtime_jobs.services import notify, usage
+from runtime_jobs.services import notify, success, usage
 from runtime_jobs.services.backoff import delay_seconds
-from runtime_jobs.services.events import Actor
 from runtime_jobs.services.payloads import digest
 from runtime_jobs.services.tokens import token_hash
-from runtime_jobs.services.transitions import NO_ERROR, NO_HOLDER, due_in, end_attempt, error_fields, lock, step
+from runtime_jobs.services.transitions import NO_HOLDER, due_in, end_attempt, error_fields, lock, step
+from runtime_jobs.services.usage import NO_CALL, ClosedCall
 from runtime_jobs.states import TERMINAL, AttemptOutcome, JobStatus
 
 logger = logging.getLogger(__name__)
@@ -104,30 +105,49 @@ class Delivery:
         return self.idempotency_key or f"{fence.job_id}:{fence.attempt_no}:{self.output_hash}"
 
 
-def submit_result(fence: Fence, delivery: Delivery, definition: JobDefinition, job_input: JobInput) -> Settlement:
+def submit_result(
+    fence: Fence, delivery: Delivery, definition: JobDefinition, job_input: JobInput, call: ClosedCall = NO_CALL
+) -> Settlement:
     """Store a result that passed the output chain: project it and end the job as succeeded, all in one transaction.
 
-    A projector that raises is rolled back and counts as internal_error. Raises LockLost, ResultConflict, JobCancelled, JobAlreadyFinished,
-    JobNotFound; nothing has changed then.
+    `call` is the provider call that the usage log still has open; it is closed whatever happens to the result. A projector that raises is
+    rolled back and counts as internal_error. Raises LockLost, ResultConflict, JobCancelled, JobAlreadyFinished, JobNotFound; the job is
+    as before then.
     """
+    content = digest("result", delivery.output_hash, delivery.schema_version, delivery.key(fence))
+
+    def attempt() -> Settlement | None:
+        return _succeed(fence, delivery, definition, job_input, content, call)
 
     def act(job: AiRuntimeJob) -> Settlement:
         try:
             with transaction.atomic():
-                return _succeed(job, fence, delivery, definition, job_input)
+                settlement = attempt()
+            if settlement is not None:
+                return settlement
+            trace = "a job that was locked and held could not be ended"
         except Exception as error:  # a projector is foreign code: whatever it raises ends this attempt, not the worker
-            logger.error("job %s attempt %s: the projector failed\n%s", job.pk, job.attempt_no, safe_trace(error))
-            job.refresh_from_db()
-            return _apply_error(job, AttemptError(ErrorCode.INTERNAL_ERROR, f"projector: {safe_trace(error)}"))
+            trace = safe_trace(error)
+        return _projector_failed(job, trace)
 
-    return _settle(fence, digest("result", delivery.output_hash, delivery.schema_version, delivery.key(fence)), act, delivery)
+    try:
+        settlement = attempt()
+    except ProjectorFailed as failed:
+        # It has run once and failed; it is not run again for this attempt.
+        trace = failed.trace
+        usage.close_call(call)
+        return _settle(fence, content, lambda job: _projector_failed(job, trace), delivery)
+    except IntegrityError:
+        # Its key is taken, or an event came between: the rows say which, once the job is locked.
+        settlement = None
+    return settlement or _settle(fence, content, act, delivery)
 
 
 def reject_result(fence: Fence, delivery: Delivery, error: AttemptError) -> Settlement:
     """Store a result that the output chain refused, as evidence, and go on as its error says. Raises as `submit_result`."""
 
     def act(job: AiRuntimeJob) -> Settlement:
-        result = _store_result(job, fence, delivery, AiRuntimeResult.Status.REJECTED, error.issues)
+        result = _store_rejected(job, fence, delivery, error.issues)
         settlement = _apply_error(job, error, AttemptOutcome.REJECTED)
         return replace(settlement, result_id=result.pk, refused=str(error.code), issues=error.issues)
 
@@ -185,29 +205,58 @@ def _ended(job: AiRuntimeJob) -> Exception:
     return JobAlreadyFinished(f"The job has ended: it is {job.status}.")
 
 
-def _succeed(job: AiRuntimeJob, fence: Fence, delivery: Delivery, definition: JobDefinition, job_input: JobInput) -> Settlement:
-    # First the fenced UPDATE, then the projector: whoever lost the lease has not projected anything.
-    step(job, JobStatus.SUCCEEDED, "job.succeeded", actor=Actor("", fence.worker), **NO_ERROR)
-    definition.project(delivery.validated_output, job_input)
-    result = _store_result(job, fence, delivery, AiRuntimeResult.Status.SUCCEEDED, ())
-    end_attempt(job, AttemptOutcome.SUCCEEDED)
-    return _settlement(job, result_id=result.pk)
+class ProjectorFailed(Exception):
+    """The definition's projector raised; the transaction of the success is rolled back."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__("the projector raised")
+        self.trace = safe_trace(error)
 
 
-def _store_result(
-    job: AiRuntimeJob, fence: Fence, delivery: Delivery, status: AiRuntimeResult.Status, issues: Sequence[Issue]
-) -> AiRuntimeResult:
+def _succeed(
+    fence: Fence, delivery: Delivery, definition: JobDefinition, job_input: JobInput, content: str, call: ClosedCall
+) -> Settlement | None:
+    """The fenced success, then the projector; None when the token does not hold the job. Raises ProjectorFailed, IntegrityError."""
+    alone = not definition.projects and not subscribers.handlers_of("job.succeeded")
+    with nullcontext() if alone else transaction.atomic():
+        answer = success.win(
+            job_id=fence.job_id,
+            lock_token=token_hash(fence.token),
+            worker=fence.worker,
+            digest=content,
+            key=delivery.key(fence),
+            output_hash=delivery.output_hash,
+            raw_output=delivery.raw_output,
+            validated_output=delivery.validated_output,
+            schema_version=delivery.schema_version,
+            repairs=list(delivery.repairs),
+            call=call,
+        )
+        if answer is None:
+            return None
+        try:
+            definition.project(delivery.validated_output, job_input)
+        except Exception as error:
+            raise ProjectorFailed(error) from None
+    return Settlement.from_json(answer)
+
+
+def _projector_failed(job: AiRuntimeJob, trace: str) -> Settlement:
+    logger.error("job %s attempt %s: the projector failed\n%s", job.pk, job.attempt_no, trace)
+    return _apply_error(job, AttemptError(ErrorCode.INTERNAL_ERROR, f"projector: {trace}"))
+
+
+def _store_rejected(job: AiRuntimeJob, fence: Fence, delivery: Delivery, issues: Sequence[Issue]) -> AiRuntimeResult:
     return AiRuntimeResult.objects.create(
         id=new_id(),
         job=job,
         user_id=job.user_id,
         runtime_instance_id=fence.worker,
-        status=status,
+        status=AiRuntimeResult.Status.REJECTED,
         attempt_no=fence.attempt_no,
         result_idempotency_key=delivery.key(fence),
         output_hash=delivery.output_hash,
         raw_output=delivery.raw_output,
-        validated_output=delivery.validated_output if status == AiRuntimeResult.Status.SUCCEEDED else None,
         schema_version=delivery.schema_version,
         validation_errors=[issue.as_json() for issue in issues],
         repairs=list(delivery.repairs),

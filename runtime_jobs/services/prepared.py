@@ -1,0 +1,25 @@
+"""The few statements that every job runs: prepared once per connection, bound by the server.
+
+Django binds in the client and never prepares (psycopg's prepare_threshold is None there), so the server would parse and plan each of these
+long statements every time.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+from django.db import connection
+
+
+def run(statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Execute on Django's current connection and transaction, and return the rows. Raises Django's database errors."""
+    connection.ensure_connection()
+    if connection.execute_wrappers or connection.queries_logged:
+        # Somebody looks at the queries (a test, a debugger): by Django's own way.
+        with connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return cursor.fetchall() if cursor.description else []
+    connection.validate_no_broken_transaction()
+    with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
+        cursor.execute(statement, parameters, prepare=True)
+        return cursor.fetchall() if cursor.description else []
