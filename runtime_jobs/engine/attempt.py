@@ -10,8 +10,7 @@ PROJECT    cancel check · fenced success, projector, result, attempt, event: on
 import hashlib
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from django.conf import settings
@@ -39,7 +38,6 @@ from runtime_jobs.services import claims, credentials, lapses, terminal
 from runtime_jobs.services.claims import Claim
 from runtime_jobs.services.payloads import digest, text_of
 from runtime_jobs.services.terminal import Delivery, Fence, Settlement
-from runtime_jobs.services.usage import NO_CALL
 from runtime_jobs.states import TERMINAL, JobStatus
 from runtime_jobs.validation import chain
 
@@ -99,14 +97,18 @@ def run_attempt(claim: Claim, signal: AbortSignal, service: AiGatewayService) ->
 
 
 def _run(claim: Claim, fence: Fence, signal: AbortSignal, service: AiGatewayService) -> Settlement:
-    gateway: AttemptGateway | None = None
     try:
         work = resolve(claim)
         gateway = AttemptGateway(service, claim, work.target, signal)
-        answer = execute(work, gateway, signal)
-        return finish(work, fence, gateway, signal, answer)
+        with gateway.closed_on_error():
+            answer = execute(work, gateway, signal)
+            delivery = validate(work, answer)
+            signal.check()
+        return project(work, fence, delivery, gateway)
     except Aborted as aborted:
         return _aborted(fence, aborted.reason)
+    except OutputRefused as refused:
+        return _refused(fence, refused)
     except AttemptError as error:
         return _failed(fence, error)
     except _OVERTAKEN:
@@ -114,24 +116,24 @@ def _run(claim: Claim, fence: Fence, signal: AbortSignal, service: AiGatewayServ
     except Exception as error:
         logger.error("job %s attempt %s failed unexpectedly\n%s", claim.job_id, claim.attempt_no, safe_trace(error))
         return _failed(fence, AttemptError(ErrorCode.INTERNAL_ERROR, safe_trace(error)))
-    finally:
-        if gateway is not None and gateway.last_call is not NO_CALL:
-            persist(gateway.close_last_call)
 
 
 def resolve(claim: Claim) -> Work:
     """RESOLVE: definition, snapshot, schema version, credential. Raises AttemptError."""
-    with database():
-        item = queries.work_item(claim.job_id)
-        definition = registry.find(item.job.job_type)
-        if definition is None:
-            raise AttemptError(ErrorCode.UNKNOWN_JOB_TYPE, f"this worker has no definition of {item.job.job_type}")
-        if digest(item.snapshot.input_schema_version, text_of(item.snapshot.payload)) != item.snapshot.content_hash:
-            raise AttemptError(ErrorCode.INTERNAL_ERROR, "the snapshot does not have the content it was stored with", retryable=False)
-        if item.job.input_schema_version not in definition.input_schemas:
-            known = ", ".join(definition.input_schemas)
-            raise AttemptError(ErrorCode.UNSUPPORTED_INPUT_SCHEMA, f"input schema {item.job.input_schema_version}; supported: {known}")
-        target = credentials.resolve(item.credential_id, mode=item.api_key_mode, user_id=item.job.user_id, model=item.model_name)
+    return persist(lambda: _resolve(claim))
+
+
+def _resolve(claim: Claim) -> Work:
+    item = queries.work_item(claim.job_id)
+    definition = registry.find(item.job.job_type)
+    if definition is None:
+        raise AttemptError(ErrorCode.UNKNOWN_JOB_TYPE, f"this worker has no definition of {item.job.job_type}")
+    if digest(item.snapshot.input_schema_version, text_of(item.snapshot.payload)) != item.snapshot.content_hash:
+        raise AttemptError(ErrorCode.INTERNAL_ERROR, "the snapshot does not have the content it was stored with", retryable=False)
+    if item.job.input_schema_version not in definition.input_schemas:
+        known = ", ".join(definition.input_schemas)
+        raise AttemptError(ErrorCode.UNSUPPORTED_INPUT_SCHEMA, f"input schema {item.job.input_schema_version}; supported: {known}")
+    target = credentials.resolve(item.credential_id, mode=item.api_key_mode, user_id=item.job.user_id, model=item.model_name)
     return Work(definition, item.job, target)
 
 
@@ -144,28 +146,34 @@ def execute(work: Work, gateway: AttemptGateway, signal: AbortSignal) -> ModelAn
     return answer
 
 
-def finish(work: Work, fence: Fence, gateway: AttemptGateway, signal: AbortSignal, answer: ModelAnswer) -> Settlement:
-    """VALIDATE and PROJECT. A refused output is stored as evidence. Raises Aborted."""
-    delivery = _delivery(answer, work)
-    try:
-        reading = chain.read_output(answer.text, answer.finish_reason)
-        with database():
-            validated = chain.validate(work.definition, work.job, reading)
-    except AttemptError as error:
-        refused = error
-        return persist(lambda: terminal.reject_result(fence, delivery(), refused))
-    signal.check()
-    result, call = delivery(validated.output, validated.repairs), gateway.take_last_call()
-    return persist(lambda: terminal.submit_result(fence, result, work.definition, work.job, call))
+class OutputRefused(Exception):
+    """The output chain did not accept the answer. It is stored all the same, as evidence."""
+
+    def __init__(self, delivery: Delivery, error: AttemptError) -> None:
+        super().__init__(str(error.code))
+        self.delivery, self.error = delivery, error
 
 
-def _delivery(answer: ModelAnswer, work: Work) -> Callable[..., Delivery]:
+def validate(work: Work, answer: ModelAnswer) -> Delivery:
+    """VALIDATE: the output chain. Raises OutputRefused."""
     raw = storable(answer.text)
+    delivery = Delivery(raw, hashlib.sha256(raw.encode()).hexdigest(), work.job.output_schema_version)
+    try:
+        with database():
+            validated = chain.validate(work.definition, work.job, answer)
+    except AttemptError as error:
+        raise OutputRefused(delivery, error) from None
+    return replace(delivery, validated_output=validated.output, repairs=validated.repairs)
 
-    def deliver(validated: object = None, repairs: tuple[str, ...] = ()) -> Delivery:
-        return Delivery(raw, hashlib.sha256(raw.encode()).hexdigest(), work.job.output_schema_version, validated, repairs)
 
-    return deliver
+def project(work: Work, fence: Fence, delivery: Delivery, gateway: AttemptGateway) -> Settlement:
+    """PROJECT and COMPLETE, in one transaction. Raises what `submit_result` raises."""
+    call = gateway.take_last_call()
+    return persist(lambda: terminal.submit_result(fence, delivery, work.definition, work.job, call))
+
+
+def _refused(fence: Fence, refused: OutputRefused) -> Settlement:
+    return persist(lambda: terminal.reject_result(fence, refused.delivery, refused.error))
 
 
 def _failed(fence: Fence, error: AttemptError) -> Settlement:

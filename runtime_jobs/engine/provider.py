@@ -1,5 +1,7 @@
 """The gateway as one attempt gets it: every call leaves a usage row, and stops when the attempt's signal is pulled."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -7,10 +9,11 @@ from django.conf import settings
 
 from runtime_jobs import gateway
 from runtime_jobs.abort import Aborted, AbortReason, AbortSignal
-from runtime_jobs.engine.connections import database
+from runtime_jobs.engine.connections import persist
 from runtime_jobs.errors import AttemptError, ErrorCode
 from runtime_jobs.gateway import AddressPolicy, AiGatewayService
 from runtime_jobs.model_call import CallReport, ModelAnswer, ModelRequest, ProviderTarget
+from runtime_jobs.models.base import new_id
 from runtime_jobs.services import leases, usage
 from runtime_jobs.services.claims import Claim
 from runtime_jobs.services.usage import NO_CALL, ClosedCall, Outcome
@@ -43,12 +46,12 @@ class AttemptGateway:
     def complete(self, request: ModelRequest) -> ModelAnswer:
         """One provider call, one HTTP request, one usage row. Raises AttemptError or Aborted."""
         self.signal.check()
-        with database():
-            self.close_last_call()
-            call_id = self._open()
-        report = CallReport()
+        persist(self.close_last_call)
+        self._calls += 1
+        call_id, report = new_id(), CallReport()
         outcome, code, retryable = Outcome.FAILED, str(ErrorCode.INTERNAL_ERROR), None
         try:
+            persist(lambda: self._open(call_id))
             answer = gateway.run(
                 self.service.complete(self.target, request, report, call_id=call_id, timeout_seconds=self.signal.remaining_seconds()),
                 self.signal,
@@ -65,6 +68,15 @@ class AttemptGateway:
             self.last_call = ClosedCall(call_id, outcome, report, code, retryable)
         return answer
 
+    @contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """Whatever raises inside, the usage log is complete before the attempt ends: a worker may be killed right after that."""
+        try:
+            yield
+        except BaseException:
+            persist(self.close_last_call)
+            raise
+
     def close_last_call(self) -> None:
         """Close what is still open in the usage log. In a database section."""
         if self.last_call is not NO_CALL:
@@ -76,12 +88,10 @@ class AttemptGateway:
         call, self.last_call = self.last_call, NO_CALL
         return call
 
-    def _open(self) -> UUID:
-        self._calls += 1
-        call_id = usage.open_call(job_id=self.claim.job_id, lock_token=self.claim.token, call_no=self._calls, target=self.target)
-        if call_id is None:
+    def _open(self, call_id: UUID) -> None:
+        opened = usage.open_call(call_id, job_id=self.claim.job_id, lock_token=self.claim.token, call_no=self._calls, target=self.target)
+        if not opened:
             # Exact, where the signal may lag behind by a notification.
             wanted_no_more = leases.held_status(self.claim) == JobStatus.CANCEL_REQUESTED
             self.signal.abort(AbortReason.CANCELLED if wanted_no_more else AbortReason.LEASE_LOST)
             raise Aborted(self.signal.reason or AbortReason.LEASE_LOST)
-        return call_id

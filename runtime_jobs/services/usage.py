@@ -11,7 +11,6 @@ from psycopg.types.json import Jsonb
 
 from runtime_jobs.model_call import CallReport, Dispatch, ProviderTarget
 from runtime_jobs.models import AiUsageLog
-from runtime_jobs.models.base import new_id
 from runtime_jobs.redaction import Secret
 from runtime_jobs.services import prepared
 from runtime_jobs.services.tokens import token_hash
@@ -26,6 +25,7 @@ _OPEN = """
     SELECT %(id)s, j.id, j.user_id, j.attempt_no, %(call_no)s::text::int, %(invocation_id)s, %(mode)s, %(provider)s, %(host)s, %(model)s,
            'started', 'not_sent', '', '', '', '', '', '{}', '[]'
     FROM ai_runtime_job j WHERE j.id = %(job_id)s AND j.lock_token = %(lock_token)s AND j.status = 'running'
+    ON CONFLICT (id) DO UPDATE SET outcome = 'started'
     RETURNING 1
 """
 
@@ -88,27 +88,26 @@ def _text(number: int | Decimal | None) -> str | None:
     return None if number is None else str(number)
 
 
-def open_call(*, job_id: UUID, lock_token: Secret, call_no: int, target: ProviderTarget) -> UUID | None:
-    """Note that the attempt is about to make a call. The id goes out with the request.
+def open_call(call_id: UUID, *, job_id: UUID, lock_token: Secret, call_no: int, target: ProviderTarget) -> bool:
+    """Note that the attempt is about to make a call, whose id goes out with the request. Repeatable.
 
-    None when the attempt does not hold the job any more, or a cancel was requested: then no call may be made.
+    False when the attempt does not hold the job any more, or a cancel was requested: then no call may be made.
     """
-    row_id = new_id()
     noted = prepared.run(
         _OPEN,
         {
-            "id": row_id,
+            "id": call_id,
             "job_id": job_id,
             "lock_token": token_hash(lock_token),
             "call_no": str(call_no),
-            "invocation_id": str(row_id),
+            "invocation_id": str(call_id),
             "mode": str(target.credential_mode),
             "provider": target.provider,
             "host": urlsplit(target.base_url).hostname or "",
             "model": target.model,
         },
     )
-    return row_id if noted else None
+    return bool(noted)
 
 
 def close_call(call: ClosedCall) -> None:

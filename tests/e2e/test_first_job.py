@@ -175,3 +175,17 @@ def test_the_engine_refuses_a_lane_that_does_not_exist(transactional_db):
     assert done.returncode == 2
     assert "Set Q_CLUSTER_NAME to interactive or background, not 'interactve'" in done.stderr
     assert not RuntimeInstance.objects.exists()
+
+
+def test_12_a_restarted_worker_does_not_repeat_finished_jobs(platform, provider):
+    """acceptance 12 of the engine"""
+    with engine():
+        done = job_for(platform, RIVERS)
+        wait_for(lambda: status_of(done) == "succeeded", what="the first job's success")
+    done.refresh_from_db()
+    with engine():
+        other = job_for(platform, COFFEE)
+        wait_for(lambda: status_of(other) == "succeeded", what="the second engine works")
+    again = AiRuntimeJob.objects.get(pk=done.pk)
+    assert (again.status, again.attempt_no, again.updated_at) == ("succeeded", 1, done.updated_at)
+    assert len(provider.requests) == 2

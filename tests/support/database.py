@@ -17,6 +17,7 @@ full_page_writes = off
 def _start() -> None:
     # DATABASE_URL alone would turn development mode off.
     os.environ.setdefault("DEBUG", "1")
+    os.environ.setdefault("EXTRA_APPS", "tests.support.app")
     if os.environ.get("DATABASE_URL"):
         return  # the developer's own server, or an xdist worker, which joins the run's
     from config.embedded import start_or_join
