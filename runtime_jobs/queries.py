@@ -1,5 +1,7 @@
 """The read side: what engine, commands, API and admin look up. Nothing here writes."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,40 +9,54 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from runtime_jobs.models import AiJobEvent, AiJobSnapshot, AiRuntimeJob, AiRuntimeResult
+from runtime_jobs import prepared
+from runtime_jobs.models import AiJobEvent, AiModelCredential, AiRuntimeJob, AiRuntimeResult
 from runtime_jobs.registry import JobInput
 
 
 @dataclass(frozen=True)
 class WorkItem:
-    """What an attempt needs to know of its job, read once."""
+    """What an attempt needs to know of its job, read once: its input, and the sealed key that it names."""
 
     job: JobInput
-    snapshot: AiJobSnapshot
-    credential_id: UUID
+    content_hash: str  # of the snapshot
+    credential: AiModelCredential
     api_key_mode: str
     model_name: str
 
 
+# One look for a whole batch of claims, prepared, without models: every job passes here.
+_WORK_ITEMS = """
+    SELECT j.id, j.user_id, j.job_type, j.target_type, j.target_id, j.input_schema_version, j.output_schema_version, s.payload::text,
+           s.content_hash, j.api_key_mode, j.model_name,
+           c.id, c.name, c.user_id, c.provider, c.base_url, c.ciphertext, c.key_id, c.fingerprint, c.created_at, c.revoked_at,
+           c.last_used_at
+    FROM ai_runtime_job j JOIN ai_job_snapshot s ON s.id = j.snapshot_id JOIN ai_model_credential c ON c.id = j.credential_id
+    WHERE j.id = ANY(%(job_ids)s)
+"""
+_CREDENTIAL_FIELDS = [
+    "id", "name", "user_id", "provider", "base_url", "ciphertext", "key_id", "fingerprint", "created_at", "revoked_at", "last_used_at",
+]  # fmt: skip
+
+
+def work_items(job_ids: Sequence[UUID]) -> dict[UUID, WorkItem]:
+    """What attempts need, by job; jobs that do not exist are missing."""
+    items = {}
+    for row in prepared.run(_WORK_ITEMS, {"job_ids": list(job_ids)}):
+        job_id, user_id, job_type, target_type, target_id, input_version, output_version, payload, content_hash, mode, model = row[:11]
+        items[job_id] = WorkItem(
+            job=JobInput(job_id, user_id, job_type, target_type, target_id, input_version, output_version, json.loads(payload)),
+            content_hash=content_hash,
+            credential=AiModelCredential.from_db(None, _CREDENTIAL_FIELDS, row[11:]),
+            api_key_mode=mode,
+            model_name=model,
+        )
+    return items
+
+
 def work_item(job_id: UUID) -> WorkItem:
-    """Raises AiRuntimeJob.DoesNotExist."""
-    job = AiRuntimeJob.objects.select_related("snapshot").get(pk=job_id)
-    return WorkItem(
-        job=JobInput(
-            job_id=job.pk,
-            user_id=job.user_id,
-            job_type=job.job_type,
-            target_type=job.target_type,
-            target_id=job.target_id,
-            input_schema_version=job.input_schema_version,
-            output_schema_version=job.output_schema_version,
-            payload=job.snapshot.payload,
-        ),
-        snapshot=job.snapshot,
-        credential_id=job.credential_id,
-        api_key_mode=job.api_key_mode,
-        model_name=job.model_name,
-    )
+    """Raises KeyError when there is no such job."""
+    return work_items([job_id])[job_id]
 
 
 def events_after(job_id: UUID, seq: int) -> list[AiJobEvent]:

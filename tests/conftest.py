@@ -7,11 +7,15 @@ import pytest
 from django.conf import settings
 from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
+from pytest_django import fixtures
 
 
 def pytest_configure() -> None:
     # A password hash that is slow on purpose would be most of the suite's time.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    # pytest-django 4.14 makes a test database only where a collected test is marked. Modules with a standing system of their own have no
+    # mark: without this they would run on, and empty, the developer's own database.
+    fixtures._get_databases_for_setup = lambda items: ({"default"}, set())
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -32,6 +32,7 @@ from runtime_jobs.errors import (
 from runtime_jobs.gateway import AiGatewayService
 from runtime_jobs.model_call import ModelAnswer, ProviderTarget
 from runtime_jobs.models import AiRuntimeJob
+from runtime_jobs.queries import WorkItem
 from runtime_jobs.redaction import safe_trace, storable
 from runtime_jobs.registry import Execution, JobDefinition, JobInput
 from runtime_jobs.services import claims, credentials, lapses, terminal
@@ -76,64 +77,75 @@ def prepare(job_id: UUID, *, worker: str) -> Claim | None:
         return None
 
 
-def run_attempt(claim: Claim, signal: AbortSignal, service: AiGatewayService) -> Settlement | None:
-    """Everything after the claim. Never raises: whatever happens ends this attempt and is logged."""
+def run_attempt(claim: Claim, signal: AbortSignal, service: AiGatewayService, item: WorkItem | None = None) -> Settlement | None:
+    """Everything after the claim; `item` is what was read with it. Never raises: whatever happens ends this attempt and is logged."""
     started = time.monotonic()
     fence = Fence(claim.job_id, claim.attempt_no, claim.token, claim.worker)
     try:
-        settlement = _run(claim, fence, signal, service)
-        outcome = f"{settlement.job_status}{' ' + settlement.refused if settlement.refused else ''}"
+        settlement, error_code = _run(claim, item, fence, signal, service)
+        outcome = str(settlement.job_status)
     except _OVERTAKEN as lost:
-        settlement, outcome = None, lost.code
+        settlement, outcome, error_code = None, "overtaken", lost.code
     except Exception as error:
         # Not even the end could be written (the database is away): the lease lapses and the job goes on elsewhere.
         logger.error("job %s attempt %s could not be ended\n%s", claim.job_id, claim.attempt_no, safe_trace(error))
-        settlement, outcome = None, "unknown"
-    logger.info(
-        "job=%s attempt=%d type=%s outcome=%s seconds=%.3f",
-        claim.job_id, claim.attempt_no, claim.job_type, outcome, time.monotonic() - started,
-    )  # fmt: skip
+        settlement, outcome, error_code = None, "unknown", str(ErrorCode.INTERNAL_ERROR)
+    _log_end(claim, outcome, error_code, time.monotonic() - started)
     return settlement
 
 
-def _run(claim: Claim, fence: Fence, signal: AbortSignal, service: AiGatewayService) -> Settlement:
+def _log_end(claim: Claim, outcome: str, error_code: str, seconds: float) -> None:
+    """One line per attempt, for people as text and for machines as fields: ids, names and codes only."""
+    definition = registry.find(claim.job_type)
+    fields = {
+        "job": str(claim.job_id),
+        "attempt": claim.attempt_no,
+        "type": claim.job_type,
+        "lane": str(definition.lane) if definition else "",
+        "worker": claim.worker,
+        "outcome": outcome,
+        "error_code": error_code,
+        "seconds": round(seconds, 3),
+    }
+    logger.info(" ".join(f"{name}=%({name})s" for name in fields), fields, extra=fields)
+
+
+def _run(claim: Claim, item: WorkItem | None, fence: Fence, signal: AbortSignal, service: AiGatewayService) -> tuple[Settlement, str]:
+    """How the attempt ended, and the code of what ended it; empty for a success and a hand-back."""
     try:
-        work = resolve(claim)
+        work = resolve(item or persist(lambda: queries.work_item(claim.job_id)))
         gateway = AttemptGateway(service, claim, work.target, signal)
         with gateway.closed_on_error():
             answer = execute(work, gateway, signal)
             delivery = validate(work, answer)
             signal.check()
-        return project(work, fence, delivery, gateway)
+        settlement = project(work, fence, delivery, gateway)
+        # Beside a success: a cancel that came last, or a projector that raised.
+        return settlement, "" if settlement.job_status == JobStatus.SUCCEEDED else settlement.refused or str(ErrorCode.INTERNAL_ERROR)
     except Aborted as aborted:
         return _aborted(fence, aborted.reason)
     except OutputRefused as refused:
-        return _refused(fence, refused)
+        return _refused(fence, refused), str(refused.error.code)
     except AttemptError as error:
-        return _failed(fence, error)
+        return _failed(fence, error), str(error.code)
     except _OVERTAKEN:
         raise
     except Exception as error:
         logger.error("job %s attempt %s failed unexpectedly\n%s", claim.job_id, claim.attempt_no, safe_trace(error))
-        return _failed(fence, AttemptError(ErrorCode.INTERNAL_ERROR, safe_trace(error)))
+        return _failed(fence, AttemptError(ErrorCode.INTERNAL_ERROR, safe_trace(error))), str(ErrorCode.INTERNAL_ERROR)
 
 
-def resolve(claim: Claim) -> Work:
-    """RESOLVE: definition, snapshot, schema version, credential. Raises AttemptError."""
-    return persist(lambda: _resolve(claim))
-
-
-def _resolve(claim: Claim) -> Work:
-    item = queries.work_item(claim.job_id)
+def resolve(item: WorkItem) -> Work:
+    """RESOLVE: definition, snapshot, schema version, credential; all was read with the claim. Raises AttemptError."""
     definition = registry.find(item.job.job_type)
     if definition is None:
         raise AttemptError(ErrorCode.UNKNOWN_JOB_TYPE, f"this worker has no definition of {item.job.job_type}")
-    if digest(item.snapshot.input_schema_version, text_of(item.snapshot.payload)) != item.snapshot.content_hash:
+    if digest(item.job.input_schema_version, text_of(item.job.payload)) != item.content_hash:
         raise AttemptError(ErrorCode.INTERNAL_ERROR, "the snapshot does not have the content it was stored with", retryable=False)
     if item.job.input_schema_version not in definition.input_schemas:
         known = ", ".join(definition.input_schemas)
         raise AttemptError(ErrorCode.UNSUPPORTED_INPUT_SCHEMA, f"input schema {item.job.input_schema_version}; supported: {known}")
-    target = credentials.resolve(item.credential_id, mode=item.api_key_mode, user_id=item.job.user_id, model=item.model_name)
+    target = credentials.open_sealed(item.credential, mode=item.api_key_mode, user_id=item.job.user_id, model=item.model_name)
     return Work(definition, item.job, target)
 
 
@@ -180,10 +192,12 @@ def _failed(fence: Fence, error: AttemptError) -> Settlement:
     return persist(lambda: terminal.submit_failure(fence, error))
 
 
-def _aborted(fence: Fence, reason: AbortReason) -> Settlement:
+def _aborted(fence: Fence, reason: AbortReason) -> tuple[Settlement, str]:
     if reason == AbortReason.LEASE_LOST:
         raise LockLost("The lease was lost while the attempt ran.")
     if reason == AbortReason.TIMEOUT:
-        return _failed(fence, AttemptError(ErrorCode.PROVIDER_TIMEOUT, "the attempt's own deadline passed"))
+        timeout = AttemptError(ErrorCode.PROVIDER_TIMEOUT, "the attempt's own deadline passed")
+        return _failed(fence, timeout), str(timeout.code)
     # A cancel that was requested ends here as cancelled; at a shutdown the job goes on elsewhere.
-    return persist(lambda: terminal.release(fence, str(reason)))
+    settlement = persist(lambda: terminal.release(fence, str(reason)))
+    return settlement, str(ErrorCode.CANCELLED) if settlement.job_status == JobStatus.CANCELLED else ""

@@ -6,14 +6,16 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from uuid import UUID
 
 import psycopg
 from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from runtime_jobs import gateway, registry
+from runtime_jobs import gateway, queries, registry
 from runtime_jobs.abort import AbortReason, AbortSignal
 from runtime_jobs.engine import process
 from runtime_jobs.engine.attempt import run_attempt
@@ -22,13 +24,15 @@ from runtime_jobs.engine.lease import LeaseKeeper
 from runtime_jobs.engine.listener import Listener
 from runtime_jobs.engine.outbox import OutboxThread
 from runtime_jobs.engine.provider import make_service
-from runtime_jobs.services import claims, workers
+from runtime_jobs.queries import WorkItem
+from runtime_jobs.services import claims, credentials, workers
 from runtime_jobs.services.claims import Claim
 from runtime_jobs.services.notify import lane_channel
 
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.25  # how soon a wish to drain is noticed
+_NOTE_SECONDS = 60.0  # how often a credential's use is noted
 _RELEASE_SECONDS = 3.0  # what aborted attempts get to hand their jobs back
 
 
@@ -58,6 +62,7 @@ class LaneWorker:
         self._running: set[Future[None]] = set()
         self._slot_freed = threading.Event()
         self._attempts = 0
+        self._noted: dict[UUID, float] = {}
 
     def run(self) -> None:
         logger.info("worker %s takes jobs of lane %s", self._name, self._lane)
@@ -83,8 +88,8 @@ class LaneWorker:
                 try:
                     if free and time.monotonic() >= next_look:
                         claimed = self._claim(free)
-                        for claim in claimed:
-                            self._start(pool, claim)
+                        for claim, item in claimed:
+                            self._start(pool, claim, item)
                         # A full hand means that there may be more; else sleep until a hint or the poll.
                         next_look = 0.0 if len(claimed) == free else time.monotonic() + settings.ENGINE_POLL_SECONDS
                     elif not free:
@@ -101,25 +106,42 @@ class LaneWorker:
         self._running = {attempt for attempt in self._running if not attempt.done()}
         return process.is_draining() or self._keeper.drain_wanted or self._attempts >= settings.ENGINE_RECYCLE_ATTEMPTS
 
-    def _claim(self, free: int) -> list[Claim]:
+    def _claim(self, free: int) -> list[tuple[Claim, WorkItem | None]]:
         with database():
-            return claims.claim(
+            claimed = claims.claim(
                 lane=self._lane,
                 worker=self._name,
                 job_types=self._job_types,
                 count=free,
                 lease_seconds=settings.ENGINE_LEASE_SECONDS,
             )
+            items = self._read(claimed) if claimed else {}
+        return [(claim, items.get(claim.job_id)) for claim in claimed]
 
-    def _start(self, pool: ThreadPoolExecutor, claim: Claim) -> None:
+    def _read(self, claimed: Sequence[Claim]) -> Mapping[UUID, WorkItem]:
+        """What the attempts need, in one look. Where that fails each looks for itself: the jobs are ours already."""
+        try:
+            items = queries.work_items([claim.job_id for claim in claimed])
+            self._note_credentials(items.values())
+        except DatabaseError:
+            return {}
+        return items
+
+    def _note_credentials(self, items: Iterable[WorkItem]) -> None:
+        for credential in {item.credential.pk: item.credential for item in items}.values():
+            if time.monotonic() - self._noted.get(credential.pk, float("-inf")) > _NOTE_SECONDS:
+                self._noted[credential.pk] = time.monotonic()
+                credentials.note_use(credential)
+
+    def _start(self, pool: ThreadPoolExecutor, claim: Claim, item: WorkItem | None) -> None:
         self._attempts += 1
         signal = AbortSignal(claim.timeout_seconds)
         self._keeper.hold(claim, signal)
-        self._running.add(pool.submit(self._attempt, claim, signal))
+        self._running.add(pool.submit(self._attempt, claim, signal, item))
 
-    def _attempt(self, claim: Claim, signal: AbortSignal) -> None:
+    def _attempt(self, claim: Claim, signal: AbortSignal, item: WorkItem | None) -> None:
         try:
-            run_attempt(claim, signal, self._service)
+            run_attempt(claim, signal, self._service, item)
         finally:
             self._keeper.drop(claim)
             self._slot_freed.set()

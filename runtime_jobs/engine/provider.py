@@ -14,7 +14,7 @@ from runtime_jobs.errors import AttemptError, ErrorCode
 from runtime_jobs.gateway import AddressPolicy, AiGatewayService
 from runtime_jobs.model_call import CallReport, ModelAnswer, ModelRequest, ProviderTarget
 from runtime_jobs.models.base import new_id
-from runtime_jobs.services import leases, usage
+from runtime_jobs.services import breakers, leases, usage
 from runtime_jobs.services.claims import Claim
 from runtime_jobs.services.usage import NO_CALL, ClosedCall, Outcome
 from runtime_jobs.states import JobStatus
@@ -79,9 +79,15 @@ class AttemptGateway:
 
     def close_last_call(self) -> None:
         """Close what is still open in the usage log. In a database section."""
-        if self.last_call is not NO_CALL:
-            usage.close_call(self.last_call)
-            self.last_call = NO_CALL
+        if self.last_call is NO_CALL:
+            return
+        call = self.last_call
+        usage.close_call(call)
+        if call.outcome == Outcome.SUCCEEDED:
+            breakers.note_success(self.target.provider, self.target.model)
+        else:
+            breakers.note_failure(self.target.provider, self.target.model, call.error_code)
+        self.last_call = NO_CALL
 
     def take_last_call(self) -> ClosedCall:
         """The call that is still open in the usage log, for whoever closes it with the success."""

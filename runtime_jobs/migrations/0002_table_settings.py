@@ -24,6 +24,13 @@ class Migration(migrations.Migration):
     dependencies = [("runtime_jobs", "0001_initial")]
 
     operations = [
+        # What is queued or running changes by the minute: after an idle night the statistics say "nothing", and the planner then reads the
+        # next morning's whole backlog for each claim. Without any it expects one row in 200 of each state, now and for ever.
+        migrations.RunSQL(
+            "ALTER TABLE ai_runtime_job ALTER COLUMN status SET STATISTICS 0",
+            "ALTER TABLE ai_runtime_job ALTER COLUMN status SET STATISTICS -1",
+        ),
+    ] + [
         migrations.RunSQL(f"ALTER TABLE {table} SET ({settings})", f"ALTER TABLE {table} RESET ({_reset(settings)})")
         for table, settings in _SETTINGS.items()
     ]

@@ -17,6 +17,8 @@ class AiJobAttempt(UuidModel):
     worker = models.CharField(max_length=128)
     service_token = models.ForeignKey(RuntimeServiceToken, models.PROTECT, null=True, blank=True, related_name="attempts")
     request_id = models.UUIDField(null=True, blank=True)  # the runtime's, which makes a lock repeatable
+    # From it and the server's key its token is made again for a repeated lock (services/tokens.py); '' where the token was random.
+    token_nonce = models.CharField(max_length=64, blank=True, default="", db_default="", editable=False)
     started_at = models.DateTimeField(db_default=Now())
     ended_at = models.DateTimeField(null=True, blank=True)
     outcome = models.CharField(max_length=20, blank=True, default="", choices=choices(AttemptOutcome))

@@ -60,6 +60,7 @@ class AiEventDelivery(UuidModel):
         constraints = [
             # Makes two deliveries of one event to one handler impossible.
             models.UniqueConstraint(fields=["event", "handler"], name="delivery_once_per_handler"),
+            # Makes a delivery that has both arrived and been given up impossible.
             models.CheckConstraint(condition=Q(delivered_at=None) | Q(parked_at=None), name="delivery_not_both_ends"),
         ]
         indexes = [
@@ -67,6 +68,7 @@ class AiEventDelivery(UuidModel):
             models.Index(fields=["next_try_at"], name="delivery_due", condition=Q(delivered_at=None, parked_at=None)),
             # Whether an earlier event of the job still waits for the same handler.
             models.Index(fields=["job_id", "handler", "seq"], name="delivery_order", condition=Q(delivered_at=None, parked_at=None)),
+            # What was given up, for staff.
             models.Index(fields=["parked_at"], name="delivery_parked", condition=Q(parked_at__isnull=False)),
         ]
 

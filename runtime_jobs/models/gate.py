@@ -11,6 +11,7 @@ class ClaimGate(UuidModel):
         LANE = "lane"
         JOB_TYPE = "job_type"
         MODEL = "model", "provider and model"  # key is "provider/model"
+        BREAKER = "breaker", "failing provider and model"  # key as above; `until` is when one job may try again
 
     kind = models.CharField(max_length=20, choices=Kind)
     key = models.CharField(max_length=260)

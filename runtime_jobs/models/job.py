@@ -101,6 +101,7 @@ class AiRuntimeJob(UuidModel):
             models.UniqueConstraint(fields=["retried_from_job"], name="job_one_unfinished_rerun", condition=~_TERMINAL),
             # Makes a state outside the table impossible; the trigger below guards the steps between them.
             models.CheckConstraint(condition=Q(status__in=[str(status) for status in JobStatus]), name="job_status_known"),
+            # Makes a job that no worker looks for impossible.
             models.CheckConstraint(condition=Q(lane__in=[str(lane) for lane in Lane]), name="job_lane_known"),
             # Makes a lock without a holder, or a holder without a fence, impossible.
             models.CheckConstraint(
@@ -122,9 +123,13 @@ class AiRuntimeJob(UuidModel):
             models.CheckConstraint(
                 condition=Q(retry_count__gte=0, retry_count__lte=F("max_retry_count")), name="job_retries_within_budget"
             ),
+            # Makes a count below nothing impossible.
             models.CheckConstraint(condition=Q(attempt_no__gte=0, lapse_count__gte=0, release_count__gte=0), name="job_counters_positive"),
+            # Makes a head start without bounds impossible.
             models.CheckConstraint(condition=Q(priority__gte=0, priority__lte=9), name="job_priority_0_to_9"),
+            # Makes an attempt that is over before it begins impossible.
             models.CheckConstraint(condition=Q(timeout_seconds__gte=1), name="job_timeout_positive"),
+            # Makes a progress that is no percentage impossible.
             models.CheckConstraint(condition=Q(progress=None) | Q(progress__gte=0, progress__lte=100), name="job_progress_percent"),
             # Makes an offer of a job that runs or has ended impossible.
             models.CheckConstraint(
@@ -145,6 +150,7 @@ class AiRuntimeJob(UuidModel):
         indexes = [
             # The claim, one index per kind of waiting: an index scan per job type that ends after a few rows, whatever has finished.
             models.Index(fields=["lane", "job_type", "sort_at", "id"], name="job_claim_queued", condition=Q(status=JobStatus.QUEUED)),
+            # Its other half: retries that are not due stand behind those that are.
             models.Index(
                 fields=["lane", "job_type", "available_at", "id"],
                 name="job_claim_retrying",
@@ -156,10 +162,13 @@ class AiRuntimeJob(UuidModel):
             models.Index(fields=["lock_until"], name="job_leases", condition=_LEASED),
             # Live offers count towards limits.
             models.Index(fields=["offer_until"], name="job_offers", condition=Q(offer_until__isnull=False)),
-            # Lists, newest first: by state, type, user, target.
+            # Lists, newest first: of a state.
             models.Index(fields=["status", "-id"], name="job_status"),
+            # Of a type.
             models.Index(fields=["job_type", "-id"], name="job_type"),
+            # A user's own.
             models.Index(fields=["user", "-id"], name="job_user"),
+            # Whatever was done to a target.
             models.Index(fields=["target_type", "target_id", "-id"], name="job_target"),
             # The family of a rerun.
             models.Index(fields=["retried_from_job"], name="job_reruns", condition=Q(retried_from_job__isnull=False)),

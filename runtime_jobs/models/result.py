@@ -37,9 +37,11 @@ class AiRuntimeResult(UuidModel):
             models.UniqueConstraint(fields=["job"], name="result_one_success_per_job", condition=Q(status="succeeded")),
             # Makes one delivery stored twice impossible.
             models.UniqueConstraint(fields=["job", "attempt_no", "output_hash"], name="result_once_per_output"),
+            # Makes one key of a runtime answer for two deliveries impossible.
             models.UniqueConstraint(fields=["result_idempotency_key"], name="result_idempotency_key"),
             # Makes a success without an output impossible.
             models.CheckConstraint(condition=~Q(status="succeeded") | Q(validated_output__isnull=False), name="result_success_has_output"),
+            # Makes a third kind of result impossible.
             models.CheckConstraint(condition=Q(status__in=["succeeded", "rejected"]), name="result_status_known"),
         ]
 

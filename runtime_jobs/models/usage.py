@@ -50,6 +50,7 @@ class AiUsageLog(UuidModel):
     latency_ms = models.PositiveIntegerField(null=True, blank=True)
     request_bytes = models.PositiveIntegerField(null=True, blank=True)
     response_bytes = models.PositiveIntegerField(null=True, blank=True)
+    reported_started_at = models.DateTimeField(null=True, blank=True)  # by a runtime's clock: information, never compared
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     closed_at = models.DateTimeField(null=True, blank=True)
 
@@ -69,6 +70,8 @@ class AiUsageLog(UuidModel):
         indexes = [
             # The calls of a job in order; and the open ones that a reaper closes.
             models.Index(fields=["job", "attempt_no", "call_no"], name="usage_of_attempt"),
+            # The latest calls of a provider's model: whether it fails in a row.
+            models.Index(fields=["provider", "model_requested", "-id"], name="usage_of_model"),
         ]
 
     def __str__(self) -> str:

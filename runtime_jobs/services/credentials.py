@@ -118,20 +118,41 @@ def choose(*, mode: ApiKeyMode, user_id: int, provider: str, credential: AiModel
 
 @sensitive_variables()
 def resolve(credential_id: UUID, *, mode: str, user_id: int, model: str) -> ProviderTarget:
-    """The key and address for a call, read anew so that a revocation counts at once.
-
-    Raises AttemptError (credential_unavailable, permanent) when the credential is gone, revoked, somebody else's or does not decrypt.
-    """
+    """The key and address for a call, read anew so that a revocation counts at once. Raises as `open_sealed`."""
     credential = AiModelCredential.objects.filter(pk=credential_id).first()
-    if credential is None or credential.revoked_at is not None:
-        raise AttemptError(ErrorCode.CREDENTIAL_UNAVAILABLE, "the credential is revoked or gone")
-    if credential.user_id != (user_id if mode == ApiKeyMode.USER else None):
-        raise AttemptError(ErrorCode.CREDENTIAL_UNAVAILABLE, f"the credential does not belong to mode {mode}")
-    key = _decrypt(credential)
+    if credential is None:
+        raise AttemptError(ErrorCode.CREDENTIAL_UNAVAILABLE, "the credential is gone")
+    note_use(credential)
+    return open_sealed(credential, mode=mode, user_id=user_id, model=model)
+
+
+def note_use(credential: AiModelCredential) -> None:
+    """Keep when it was last used, once a minute."""
     AiModelCredential.objects.filter(pk=credential.pk).filter(Q(last_used_at=None) | Q(last_used_at__lt=Now() - _ONE_MINUTE)).update(
         last_used_at=Now()
     )
-    return ProviderTarget(credential.provider, credential.base_url, model, key, ApiKeyMode(mode))
+
+
+@sensitive_variables()
+def open_sealed(credential: AiModelCredential, *, mode: str, user_id: int, model: str) -> ProviderTarget:
+    """The key and address for a call of a job, from a row that was just read.
+
+    Raises AttemptError (credential_unavailable, permanent) when the credential is revoked, somebody else's or does not decrypt.
+    """
+    if credential.revoked_at is not None:
+        raise AttemptError(ErrorCode.CREDENTIAL_UNAVAILABLE, "the credential is revoked")
+    if credential.user_id != (user_id if mode == ApiKeyMode.USER else None):
+        raise AttemptError(ErrorCode.CREDENTIAL_UNAVAILABLE, f"the credential does not belong to mode {mode}")
+    return ProviderTarget(credential.provider, credential.base_url, model, _decrypt(credential), ApiKeyMode(mode))
+
+
+@sensitive_variables()
+def known_secrets(credential: AiModelCredential) -> tuple[Secret, ...]:
+    """The key, revoked or not, to be masked in what is about to be stored; nothing when it does not decrypt."""
+    try:
+        return (_decrypt(credential),)
+    except AttemptError:
+        return ()
 
 
 @sensitive_variables()

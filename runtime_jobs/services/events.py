@@ -1,7 +1,10 @@
 """The only writer of events. Each is written in the transaction of what it tells, with its deliveries beside it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +28,19 @@ class Actor:
 
 
 SYSTEM = Actor("", "system")
+
+# The request that events are written for, such as its id: kept in each event's data, so that the job's timeline leads to the logs.
+_origin: ContextVar[Mapping[str, str]] = ContextVar("origin", default=MappingProxyType({}))
+
+
+@contextmanager
+def on_behalf_of(**request: str) -> Iterator[None]:
+    """Whatever is recorded inside carries these; empty ones are left out."""
+    token = _origin.set({name: value for name, value in request.items() if value})
+    try:
+        yield
+    finally:
+        _origin.reset(token)
 
 
 @dataclass(frozen=True)
@@ -63,7 +79,7 @@ def record(events: Sequence[NewEvent]) -> None:
         [event.attempt_no for event in events],
         [event.actor.id for event in events],
         [event.actor.name for event in events],
-        [Jsonb(dict(event.data)) for event in events],
+        [Jsonb({**event.data, **_origin.get()}) for event in events],
     ]
     with connection.cursor() as cursor:
         cursor.execute(_INSERT, columns)

@@ -17,11 +17,13 @@ HEAD_START_STEPS = 10  # per point of priority above 5; as many behind below it
 PATIENCE_SECONDS = 60
 
 _PLACE = """
-    WITH head AS (
+    WITH types AS MATERIALIZED (
+        SELECT job_type, %(lane)s::text AS lane FROM unnest(%(job_types)s::text[]) AS t(job_type)
+    ), head AS (
         SELECT c.sort_at, c.sort_at + %(start)s * (c.priority - 5) AS base, c.created_at
-        FROM unnest(%(job_types)s::text[]) AS t(job_type) CROSS JOIN LATERAL (
+        FROM types t CROSS JOIN LATERAL (
             SELECT sort_at, priority, created_at FROM ai_runtime_job
-            WHERE status = 'queued' AND lane = %(lane)s AND job_type = t.job_type
+            WHERE status = 'queued' AND lane = t.lane AND job_type = t.job_type
             ORDER BY sort_at, id LIMIT 1
         ) c
         ORDER BY c.sort_at LIMIT 1

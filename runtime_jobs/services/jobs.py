@@ -36,6 +36,7 @@ _TEXT_BOUNDS = {
     "model_name": (1, 200),
 }
 _NUMBER_BOUNDS = {"priority": (0, 9), "max_retry_count": (0, 20), "timeout_seconds": (1, 86_400)}
+_REQUIRED = frozenset({"target_type", "target_id", "priority"})
 
 
 def create_job(
@@ -173,12 +174,17 @@ def cancel_job(job_id: UUID, *, actor: Actor, reason: str = "") -> AiRuntimeJob:
 def _check_bounds(request: dict[str, Any]) -> None:
     for name, (least, most) in _TEXT_BOUNDS.items():
         value = request[name]
-        if value is not None and (not isinstance(value, str) or not least <= len(value) <= most):
+        if _is_given(name, value) and (not isinstance(value, str) or not least <= len(value) <= most):
             raise InvalidRequest(f"{name} must be a text of {least} to {most} characters.", field=name)
     for name, (low, high) in _NUMBER_BOUNDS.items():
         value = request[name]
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high):
+        if _is_given(name, value) and (not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high):
             raise InvalidRequest(f"{name} must be a whole number from {low} to {high}.", field=name)
+
+
+def _is_given(name: str, value: Any) -> bool:
+    """None is no value where there is a default for it."""
+    return value is not None or name in _REQUIRED
 
 
 def _mode(value: ApiKeyMode | str) -> ApiKeyMode:

@@ -8,6 +8,7 @@ from typing import Any
 from runtime_jobs.errors import InvalidPayload
 
 MAX_DEPTH = 64
+MAX_INTEGER_BITS = 4_096  # Python itself writes none of more than 4,300 digits, and says so with a ValueError of its own
 # From here on a float's repr has an exponent, which jsonb turns into an integer: we do so first, else the content hash would differ.
 _EXACT_FLOATS = 1e16
 
@@ -15,7 +16,7 @@ _EXACT_FLOATS = 1e16
 def canonical(value: Any) -> tuple[Any, str]:
     """The value as jsonb gives it back, and its canonical text (sorted keys, no white space).
 
-    Raises InvalidPayload for what JSON or PostgreSQL cannot hold: NaN, NUL, lone surrogates, other types, nesting beyond 64.
+    Raises InvalidPayload for what JSON or PostgreSQL cannot hold: NaN, NUL, lone surrogates, other types, nesting beyond 64, huge integers.
     """
     clean = _clean(value, "", 0)
     return clean, text_of(clean)
@@ -38,6 +39,8 @@ def digest(*parts: str) -> str:
 def _clean(value: Any, path: str, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise InvalidPayload(f"The payload is nested deeper than {MAX_DEPTH} levels.")
+    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
+        raise InvalidPayload(f"{path or '/'}: the whole number has too many digits.", path=path)
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str):

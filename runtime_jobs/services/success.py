@@ -10,8 +10,9 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from runtime_jobs import prepared
 from runtime_jobs.models.base import new_id
-from runtime_jobs.services import prepared, usage
+from runtime_jobs.services import usage
 from runtime_jobs.services.events import deliver_to_handlers
 from runtime_jobs.services.usage import ClosedCall
 
@@ -25,7 +26,7 @@ _WIN = f"""
             status = 'succeeded', finished_at = statement_timestamp(), lock_until = NULL, offered_to = NULL, offer_until = NULL,
             error_code = '', error_message = '', internal_error = '', updated_at = statement_timestamp()
         WHERE id = %(job_id)s AND lock_token = %(lock_token)s AND status IN ('running', 'retrying')
-        RETURNING id, user_id, attempt_no, retry_count, max_retry_count
+        RETURNING id, user_id, attempt_no, retry_count, max_retry_count, model_provider || '/' || model_name AS model_key
     ), attempt AS (
         SELECT a.id, a.outcome = 'lapsed' AS late FROM ai_job_attempt a JOIN won ON a.job_id = won.id AND a.attempt_no = won.attempt_no
     ), result AS (
@@ -43,6 +44,8 @@ _WIN = f"""
                 'next_attempt_at', NULL, 'late', attempt.late, 'duplicate', false)
         FROM won, attempt WHERE a.id = attempt.id
         RETURNING a.answer
+    ), recovered AS (
+        DELETE FROM claim_gate g USING won WHERE g.kind = 'breaker' AND g.key = won.model_key
     ), event AS (
         INSERT INTO ai_job_event (id, job_id, seq, name, attempt_no, actor_id, actor_name, data)
         SELECT %(event_id)s, won.id, (SELECT coalesce(max(seq), 0) + 1 FROM ai_job_event e WHERE e.job_id = won.id),

@@ -104,6 +104,10 @@ class Delivery:
     def key(self, fence: Fence) -> str:
         return self.idempotency_key or f"{fence.job_id}:{fence.attempt_no}:{self.output_hash}"
 
+    def content(self, fence: Fence) -> str:
+        """By what a repeat is recognised."""
+        return digest("result", self.output_hash, self.schema_version, self.key(fence))
+
 
 def submit_result(
     fence: Fence, delivery: Delivery, definition: JobDefinition, job_input: JobInput, call: ClosedCall = NO_CALL
@@ -114,7 +118,7 @@ def submit_result(
     rolled back and counts as internal_error. Raises LockLost, ResultConflict, JobCancelled, JobAlreadyFinished, JobNotFound; the job is
     as before then.
     """
-    content = digest("result", delivery.output_hash, delivery.schema_version, delivery.key(fence))
+    content = delivery.content(fence)
 
     def attempt() -> Settlement | None:
         return _succeed(fence, delivery, definition, job_input, content, call)
@@ -139,6 +143,7 @@ def submit_result(
         return _settle(fence, content, lambda job: _projector_failed(job, trace), delivery)
     except IntegrityError:
         # Its key is taken, or an event came between: the rows say which, once the job is locked.
+        usage.close_call(call)
         settlement = None
     return settlement or _settle(fence, content, act, delivery)
 
@@ -151,13 +156,39 @@ def reject_result(fence: Fence, delivery: Delivery, error: AttemptError) -> Sett
         settlement = _apply_error(job, error, AttemptOutcome.REJECTED)
         return replace(settlement, result_id=result.pk, refused=str(error.code), issues=error.issues)
 
-    return _settle(fence, digest("result", delivery.output_hash, delivery.schema_version, delivery.key(fence)), act, delivery)
+    try:
+        return _settle(fence, delivery.content(fence), act, delivery)
+    except IntegrityError:
+        # Its key was taken at the same moment, and by now whoever has it can be seen.
+        return _settle(fence, delivery.content(fence), act, delivery)
 
 
-def submit_failure(fence: Fence, error: AttemptError) -> Settlement:
-    """End the attempt with an error: the job is retried within its budget, or failed. Raises as `submit_result`."""
-    content = digest("fail", str(error.code), error.internal, str(error.retryable), str(error.retry_after_seconds))
+def submit_failure(fence: Fence, error: AttemptError, *, content: str | None = None) -> Settlement:
+    """End the attempt with an error: the job is retried within its budget, or failed. Raises as `submit_result`.
+
+    `content` is by what a repeat is recognised, where the error does not say it: what it is made of was changed on the way in.
+    """
+    content = content or digest("fail", str(error.code), error.internal, str(error.retryable), str(error.retry_after_seconds))
     return _settle(fence, content, lambda job: _apply_error(job, error))
+
+
+def look(job: AiRuntimeJob, attempt: AiJobAttempt, fence: Fence, content: str, delivery: Delivery | None = None) -> Settlement | None:
+    """What a terminal call would meet, without a lock and without changing anything, so that no work is done for nothing.
+
+    The stored answer of a repeat; None when the call may go on. Raises as `submit_result`, in the order of the checks.
+    """
+    if attempt.answer is not None:
+        if attempt.answer_digest == content:
+            return replace(Settlement.from_json(attempt.answer), duplicate=True)
+        if delivery is not None and attempt.answer.get("result_id"):
+            raise ResultConflict("This attempt has already delivered another result.")
+    if delivery is not None:
+        _refuse_taken_key(job, fence, delivery)
+    if job.lock_token != attempt.lock_token:
+        raise LockLost("The job has been taken over.")
+    if job.status in TERMINAL:
+        raise _ended(job)
+    return None
 
 
 def release(fence: Fence, reason: str = "") -> Settlement:
@@ -173,17 +204,8 @@ def _settle(fence: Fence, content: str, act: Callable[[AiRuntimeJob], Settlement
         attempt = AiJobAttempt.objects.filter(job=job, attempt_no=fence.attempt_no, lock_token=token_hash(fence.token)).first()
         if attempt is None:
             raise LockLost("This token never was, or no longer is, the one of this attempt.")
-        if attempt.answer is not None:
-            if attempt.answer_digest == content:
-                return replace(Settlement.from_json(attempt.answer), duplicate=True)
-            if delivery is not None and content != attempt.answer_digest and "result_id" in attempt.answer and attempt.answer["result_id"]:
-                raise ResultConflict("This attempt has already delivered another result.")
-        if delivery is not None:
-            _refuse_taken_key(job, fence, delivery)
-        if job.lock_token != attempt.lock_token:
-            raise LockLost("The job has been taken over.")
-        if job.status in TERMINAL:
-            raise _ended(job)
+        if (before := look(job, attempt, fence, content, delivery)) is not None:
+            return before
         late = job.status == JobStatus.RETRYING
         if job.status == JobStatus.CANCEL_REQUESTED:
             settlement = _cancel(job, refused="job_cancelled" if delivery is not None else "")

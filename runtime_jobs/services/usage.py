@@ -9,10 +9,10 @@ from uuid import UUID
 from django.db.models.functions import Now
 from psycopg.types.json import Jsonb
 
+from runtime_jobs import prepared
 from runtime_jobs.model_call import CallReport, Dispatch, ProviderTarget
 from runtime_jobs.models import AiUsageLog
 from runtime_jobs.redaction import Secret
-from runtime_jobs.services import prepared
 from runtime_jobs.services.tokens import token_hash
 
 Outcome = AiUsageLog.Outcome

@@ -1,6 +1,7 @@
 """Who works here: each worker says so every few seconds, and learns whether it is to drain."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import connection
@@ -8,6 +9,8 @@ from psycopg.types.json import Jsonb
 
 from runtime_jobs.models import RuntimeInstance
 from runtime_jobs.models.base import new_id
+
+Kind = RuntimeInstance.Kind
 
 SEEN_EVERY_SECONDS = 5
 ALIVE_SECONDS = 20  # not seen for so long is not alive
@@ -21,6 +24,27 @@ _SEEN = """
                           THEN statement_timestamp() ELSE i.started_at END,
         last_seen_at = excluded.last_seen_at
     RETURNING i.draining
+"""
+
+
+# A runtime chooses its own name: it must not take the row of an engine or web process.
+_RUNTIMES_SEEN = """
+    INSERT INTO runtime_instance AS i (id, name, kind, lane, version, job_types, labels, draining, started_at, last_seen_at)
+    SELECT g.id, g.name, 'runtime', 'runtime', g.version, g.job_types, g.labels, false, statement_timestamp(), statement_timestamp()
+    FROM unnest(%(ids)s::uuid[], %(names)s::text[], %(versions)s::text[], %(job_types)s::jsonb[], %(labels)s::jsonb[])
+         AS g(id, name, version, job_types, labels)
+    ON CONFLICT (name) DO UPDATE SET
+        version = excluded.version, job_types = excluded.job_types, labels = excluded.labels,
+        started_at = CASE WHEN i.last_seen_at < statement_timestamp() - make_interval(secs => %(alive)s)
+                          THEN statement_timestamp() ELSE i.started_at END,
+        last_seen_at = excluded.last_seen_at
+    WHERE i.kind = 'runtime'
+    RETURNING i.name, i.draining
+"""
+_STILL_SEEN = """
+    UPDATE runtime_instance i SET last_seen_at = statement_timestamp()
+    FROM (SELECT id FROM runtime_instance WHERE name = ANY(%s::text[]) AND kind = 'runtime' ORDER BY name FOR UPDATE) AS known
+    WHERE i.id = known.id RETURNING i.name, i.draining
 """
 
 
@@ -39,6 +63,46 @@ def seen(name: str, *, kind: RuntimeInstance.Kind, lane: str, version: str, job_
         cursor.execute(_SEEN, parameters)
         row = cursor.fetchone()
     return bool(row and row[0])
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """A runtime as it describes itself when it polls."""
+
+    name: str
+    version: str
+    job_types: tuple[str, ...]
+    labels: Mapping[str, str]
+
+
+def runtimes_seen(introduced: Sequence[Introduction], heard: Sequence[str] = ()) -> dict[str, bool]:
+    """Note that these runtimes are alive: those that introduced themselves, and those only heard of. For each, whether it is to drain."""
+    draining: dict[str, bool] = {}
+    with connection.cursor() as cursor:
+        if introduced:
+            # In one order, so that two processes that note the same runtimes do not wait for each other in a circle.
+            for name, to_drain in _note_all(cursor, sorted(introduced, key=lambda one: one.name)):
+                draining[name] = to_drain
+        if heard:
+            cursor.execute(_STILL_SEEN, [list(heard)])
+            draining.update(cursor.fetchall())
+    return draining
+
+
+def _note_all(cursor: Any, introduced: Sequence[Introduction]) -> list[tuple[str, bool]]:
+    cursor.execute(
+        _RUNTIMES_SEEN,
+        {
+            "ids": [new_id() for _ in introduced],
+            "names": [one.name for one in introduced],
+            "versions": [one.version for one in introduced],
+            "job_types": [Jsonb(list(one.job_types)) for one in introduced],
+            "labels": [Jsonb(dict(one.labels)) for one in introduced],
+            "alive": ALIVE_SECONDS,
+        },
+    )
+    rows: list[tuple[str, bool]] = cursor.fetchall()
+    return rows
 
 
 def gone(name: str) -> None:

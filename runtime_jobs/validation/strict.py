@@ -50,17 +50,20 @@ class Unreadable(ValueError):
         self.position = position
 
 
-def loads(text: str) -> Any:
-    """The value of a text that is one JSON document and nothing else. Raises Unreadable."""
+def loads(text: str, *, storable: bool = True) -> Any:
+    """The value of a text that is one JSON document and nothing else. Raises Unreadable.
+
+    Without `storable` NUL and lone surrogates pass: the caller looks at each text itself.
+    """
     start = _skip_whitespace(text, 0)
-    value, end = decode_at(text, start)
+    value, end = decode_at(text, start, storable=storable)
     end = _skip_whitespace(text, end)
     if end != len(text):
         raise Unreadable(Reason.SYNTAX, end)
     return value
 
 
-def decode_at(text: str, start: int) -> tuple[Any, int]:
+def decode_at(text: str, start: int, *, storable: bool = True) -> tuple[Any, int]:
     """The JSON value that begins exactly at `start`, and the position behind it. Raises Unreadable."""
     if text[start : start + 1] in ("{", "["):
         _check_depth(text, start)
@@ -70,8 +73,8 @@ def decode_at(text: str, start: int) -> tuple[Any, int]:
         raise Unreadable(Reason.SYNTAX, error.pos) from None
     except RecursionError:
         raise Unreadable(Reason.TOO_DEEP) from None
-    if _MAYBE_UNSTORABLE.search(text, start, end):
-        _check_storable(value)
+    if storable and _MAYBE_UNSTORABLE.search(text, start, end):
+        check_storable(value)
     return value, end
 
 
@@ -132,7 +135,8 @@ def _check_depth(text: str, start: int) -> None:
             return
 
 
-def _check_storable(value: Any) -> None:
+def check_storable(value: Any) -> None:
+    """Raises Unreadable when a text in a value that was read as JSON holds what PostgreSQL cannot keep."""
     if any(not is_storable(text) for text in _texts(value)):
         raise Unreadable(Reason.UNSTORABLE_TEXT)
 

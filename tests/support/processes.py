@@ -50,7 +50,13 @@ class Engine:
         self.lane = lane
         self._before = set(RuntimeInstance.objects.values_list("name", flat=True))
         self._output = TemporaryFile()  # noqa: SIM115 - closed by end()
-        defaults = {"ENGINE_LEASE_SECONDS": 2, "RETRY_BASE_SECONDS": 0.1, "ENGINE_DRAIN_SECONDS": 1, "ENGINE_WORKERS": workers}
+        defaults = {
+            "ENGINE_LEASE_SECONDS": 2,
+            "RETRY_BASE_SECONDS": 0.1,
+            "ENGINE_DRAIN_SECONDS": 1,
+            "BREAKER_REST_SECONDS": 0.3,
+            "ENGINE_WORKERS": workers,
+        }
         self.process = subprocess.Popen(
             [sys.executable, "manage.py", "run_engine"],
             cwd=ROOT,
@@ -78,8 +84,9 @@ class Engine:
         return []
 
     def log(self) -> str:
-        self._output.seek(0)
-        return self._output.read().decode(errors="replace")
+        # Not by seek and read: the processes write where this file's one position is.
+        number = self._output.fileno()
+        return os.pread(number, os.fstat(number).st_size, 0).decode(errors="replace")
 
     def signal_group(self, number: int = signal.SIGTERM) -> None:
         os.killpg(self.process.pid, number)
