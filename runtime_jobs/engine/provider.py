@@ -14,7 +14,7 @@ from runtime_jobs.errors import AttemptError, ErrorCode
 from runtime_jobs.gateway import AddressPolicy, AiGatewayService
 from runtime_jobs.model_call import CallReport, ModelAnswer, ModelRequest, ProviderTarget
 from runtime_jobs.models.base import new_id
-from runtime_jobs.services import breakers, leases, usage
+from runtime_jobs.services import breakers, leases, prices, usage
 from runtime_jobs.services.claims import Claim
 from runtime_jobs.services.usage import NO_CALL, ClosedCall, Outcome
 from runtime_jobs.states import JobStatus
@@ -65,7 +65,8 @@ class AttemptGateway:
             outcome, code = Outcome.ABORTED, str(ErrorCode.PROVIDER_TIMEOUT if timed_out else ErrorCode.CANCELLED)
             raise
         finally:
-            self.last_call = ClosedCall(call_id, outcome, report, code, retryable)
+            cost = prices.cost_usd(self.target.provider, self.target.model, report)
+            self.last_call = ClosedCall(call_id, outcome, report, code, retryable, cost)
         return answer
 
     @contextmanager

@@ -53,6 +53,7 @@ class ClosedCall:
     report: CallReport = field(default_factory=CallReport)
     error_code: str = ""
     retryable: bool | None = None
+    cost_usd: Decimal | None = None
 
     def parameters(self) -> dict[str, Any]:
         report, tokens = self.report, self.report.usage
@@ -72,7 +73,7 @@ class ClosedCall:
             "call_output": _text(tokens.output_tokens),
             "call_cached": _text(tokens.cached_input_tokens),
             "call_reasoning": _text(tokens.reasoning_tokens),
-            "call_cost": _text(cost_usd(report)),
+            "call_cost": _text(self.cost_usd),
             "call_raw": Jsonb(report.usage_raw),
             "call_warnings": Jsonb(report.warnings),
             "call_latency": _text(report.latency_ms),
@@ -113,12 +114,6 @@ def open_call(call_id: UUID, *, job_id: UUID, lock_token: Secret, call_no: int, 
 def close_call(call: ClosedCall) -> None:
     """Close an open row with what is known of the call; one that a reaper closed meanwhile is completed."""
     prepared.run(CLOSE, call.parameters())
-
-
-def cost_usd(report: CallReport) -> Decimal | None:
-    """What the provider itself says the call cost (OpenRouter does); None is unknown, never 0."""
-    cost = report.usage_raw.get("cost")
-    return Decimal(str(cost)) if isinstance(cost, int | float) and cost >= 0 else None
 
 
 def close_abandoned(job_id: UUID, attempt_no: int, error_code: str) -> int:
