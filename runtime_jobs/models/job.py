@@ -157,7 +157,8 @@ class AiRuntimeJob(UuidModel):
                 condition=Q(status=JobStatus.RETRYING),
             ),
             # create_job: the user's newest waiting job of the lane (services/fairness.py).
-            models.Index(fields=["lane", "user", "-id"], name="job_user_queued", condition=Q(status=JobStatus.QUEUED)),
+            # The user first: led by the lane it would serve the claim as well, badly, where the table has not been analysed yet.
+            models.Index(fields=["user", "lane", "-id"], name="job_user_queued", condition=Q(status=JobStatus.QUEUED)),
             # The scan for leases that ran out, and the count of what runs: leased rows only.
             models.Index(fields=["lock_until"], name="job_leases", condition=_LEASED),
             # Live offers count towards limits.
@@ -197,6 +198,14 @@ class AiRuntimeJob(UuidModel):
                 operation=pgtrigger.Update,
                 condition=pgtrigger.Condition(f"OLD.status IN ({sql_list(TERMINAL)}) AND OLD.status = NEW.status"),
                 func=_refuse("job %: it has ended as % and does not change any more", "OLD.id", "OLD.status"),
+            ),
+            # The number of real executions never goes down: bills and tokens name it.
+            pgtrigger.Trigger(
+                name="attempts_never_fall",
+                when=pgtrigger.After,
+                operation=pgtrigger.Update,
+                condition=pgtrigger.Condition("NEW.attempt_no < OLD.attempt_no"),
+                func=_refuse("job %: attempt_no never goes down, not from % to %", "OLD.id", "OLD.attempt_no", "NEW.attempt_no"),
             ),
             delete_only_by_prune(),
             no_truncate(),

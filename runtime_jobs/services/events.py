@@ -33,6 +33,11 @@ SYSTEM = Actor("", "system")
 _origin: ContextVar[Mapping[str, str]] = ContextVar("origin", default=MappingProxyType({}))
 
 
+def with_origin(data: Mapping[str, Any]) -> dict[str, Any]:
+    """An event's data as it is stored."""
+    return {**data, **_origin.get()}
+
+
 @contextmanager
 def on_behalf_of(**request: str) -> Iterator[None]:
     """Whatever is recorded inside carries these; empty ones are left out."""
@@ -79,7 +84,7 @@ def record(events: Sequence[NewEvent]) -> None:
         [event.attempt_no for event in events],
         [event.actor.id for event in events],
         [event.actor.name for event in events],
-        [Jsonb({**event.data, **_origin.get()}) for event in events],
+        [Jsonb(with_origin(event.data)) for event in events],
     ]
     with connection.cursor() as cursor:
         cursor.execute(_INSERT, columns)

@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 from runtime_jobs import prepared
 from runtime_jobs.models.base import new_id
 from runtime_jobs.services import usage
-from runtime_jobs.services.events import deliver_to_handlers
+from runtime_jobs.services.events import deliver_to_handlers, with_origin
 from runtime_jobs.services.usage import ClosedCall
 
 # retrying with the token kept is a lapse that nobody has taken over yet: a paid answer that is only late still counts. The attempt must not
@@ -49,7 +49,7 @@ _WIN = f"""
     ), event AS (
         INSERT INTO ai_job_event (id, job_id, seq, name, attempt_no, actor_id, actor_name, data)
         SELECT %(event_id)s, won.id, (SELECT coalesce(max(seq), 0) + 1 FROM ai_job_event e WHERE e.job_id = won.id),
-               'job.succeeded', won.attempt_no, '', %(worker)s, '{{"status": "succeeded"}}'
+               'job.succeeded', won.attempt_no, '', %(worker)s, %(event_data)s
         FROM won
         RETURNING id, job_id, seq, name
     )
@@ -91,6 +91,7 @@ def win(
             "repairs": Jsonb(repairs),
             "result_id": new_id(),
             "event_id": new_id(),
+            "event_data": Jsonb(with_origin({"status": "succeeded"})),
         },
     )
     if not rows:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.utils.dateparse import parse_datetime
 
 from runtime_jobs import registry, subscribers
@@ -258,6 +258,8 @@ def _succeed(
             return None
         try:
             definition.project(delivery.validated_output, job_input)
+            # Now, not by the COMMIT: a reference to nothing, and a database error that the projector has swallowed.
+            connection.check_constraints()
         except Exception as error:
             raise ProjectorFailed(error) from None
     return Settlement.from_json(answer)
