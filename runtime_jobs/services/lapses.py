@@ -92,26 +92,29 @@ _UNKNOWN = """
         -- A step along the index per type; DISTINCT would read the whole backlog.
         SELECT s.lane, t.job_type FROM settled s CROSS JOIN LATERAL (
             WITH RECURSIVE waiting AS (
-                (SELECT job_type FROM ai_runtime_job WHERE status = 'queued' AND lane = s.lane ORDER BY job_type LIMIT 1)
+                (SELECT job_type FROM ai_runtime_job WHERE status = '{status}' AND lane = s.lane ORDER BY job_type LIMIT 1)
                 UNION ALL
                 SELECT next.job_type FROM waiting w CROSS JOIN LATERAL (
-                    SELECT job_type FROM ai_runtime_job WHERE status = 'queued' AND lane = s.lane AND job_type > w.job_type
+                    SELECT job_type FROM ai_runtime_job WHERE status = '{status}' AND lane = s.lane AND job_type > w.job_type
                     ORDER BY job_type LIMIT 1) next
             ) SELECT job_type FROM waiting
         ) t WHERE NOT EXISTS (SELECT FROM alive a WHERE a.lane = s.lane AND a.job_types ? t.job_type)
     )
     SELECT j.id FROM types t CROSS JOIN LATERAL (
-        SELECT id FROM ai_runtime_job WHERE status = 'queued' AND lane = t.lane AND job_type = t.job_type
+        SELECT id FROM ai_runtime_job WHERE status = '{status}' AND lane = t.lane AND job_type = t.job_type
           AND created_at < statement_timestamp() - make_interval(secs => %(grace)s)
-        ORDER BY sort_at, id LIMIT %(batch)s
+        ORDER BY {order}, id LIMIT %(batch)s
     ) j LIMIT %(batch)s
 """
 
 
 def give_up_unknown_types() -> int:
-    """Fail queued jobs whose type nobody who is alive knows, after UNKNOWN_JOB_TYPE_GRACE_SECONDS, at most BATCH. Returns how many."""
+    """Fail waiting jobs whose type nobody alive knows, after UNKNOWN_JOB_TYPE_GRACE_SECONDS, at most two BATCHes. Returns how many."""
     parameters = {"grace": settings.UNKNOWN_JOB_TYPE_GRACE_SECONDS, "alive": workers.ALIVE_SECONDS, "batch": BATCH}
+    found: list[UUID] = []
     with connection.cursor() as cursor:
-        cursor.execute(_UNKNOWN, parameters)
-        found = [row[0] for row in cursor.fetchall()]
+        # Each along its own claim index.
+        for status, order in ((JobStatus.QUEUED, "sort_at"), (JobStatus.RETRYING, "available_at")):
+            cursor.execute(_UNKNOWN.format(status=status, order=order), parameters)
+            found += [row[0] for row in cursor.fetchall()]
     return sum(give_up_unknown_type(job_id) for job_id in found)

@@ -793,6 +793,14 @@ def test_a_queued_job_whose_type_nobody_knows_fails_and_its_neighbours_stay(unkn
     assert row(neighbour)["status"] == "queued"
 
 
+def test_a_retrying_job_whose_type_was_removed_is_given_up_too(unknown):
+    AiRuntimeJob.objects.filter(pk=unknown.pk).update(status="running", lock_token="t", locked_by="w", locked_at=ago(1), lock_until=hence(9))
+    AiRuntimeJob.objects.filter(pk=unknown.pk).update(status="retrying", lock_until=None, available_at=ago(1))
+    assert lapses.give_up_unknown_types() == 1
+    unknown.refresh_from_db()
+    assert (unknown.status, unknown.error_code) == ("failed", "unknown_job_type")
+
+
 def test_a_type_that_any_worker_of_the_lane_knows_is_not_given_up(unknown):
     seen("engine 2", types=["nobody.knows"])
     assert lapses.give_up_unknown_types() == 0
