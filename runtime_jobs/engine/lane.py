@@ -19,14 +19,15 @@ from runtime_jobs import gateway, queries, registry
 from runtime_jobs.abort import AbortReason, AbortSignal
 from runtime_jobs.engine import process
 from runtime_jobs.engine.attempt import run_attempt
-from runtime_jobs.engine.connections import ConnectionLender, database, use_lender
+from runtime_jobs.engine.connections import database, use_lender
 from runtime_jobs.engine.lease import LeaseKeeper
-from runtime_jobs.engine.listener import Listener
 from runtime_jobs.engine.outbox import OutboxThread
 from runtime_jobs.engine.provider import make_service
 from runtime_jobs.queries import WorkItem
 from runtime_jobs.services import claims, credentials, workers
 from runtime_jobs.services.claims import Claim
+from runtime_jobs.services.lending import ConnectionLender
+from runtime_jobs.services.listening import Listener
 from runtime_jobs.services.notify import lane_channel
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ def run_lane(lane: str) -> None:
     """Work on the lane until this process is told to drain or has run ENGINE_RECYCLE_ATTEMPTS attempts; then end what runs."""
     if process.is_draining():
         return
-    lender = ConnectionLender(settings.ENGINE_CONNECTIONS)
+    lender = ConnectionLender(settings.ENGINE_CONNECTIONS, patience_seconds=None)
     use_lender(lender)
     connections.close_all()
     try:
@@ -81,7 +82,7 @@ class LaneWorker:
         logger.info("worker %s has ended after %d attempts", self._name, self._attempts)
 
     def _take_jobs(self, pool: ThreadPoolExecutor) -> None:
-        with Listener([lane_channel(self._lane)]) as listener:
+        with Listener([lane_channel(self._lane)], name="ai-jobs lane") as listener:
             next_look = 0.0
             while not self._should_stop():
                 free = settings.ENGINE_CONCURRENCY - len(self._running)

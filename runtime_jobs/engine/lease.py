@@ -17,11 +17,11 @@ from django.db import Error as DatabaseError
 from runtime_jobs import registry
 from runtime_jobs.abort import AbortReason, AbortSignal
 from runtime_jobs.engine.connections import database
-from runtime_jobs.engine.listener import Listener
 from runtime_jobs.errors import ServiceError
 from runtime_jobs.models import RuntimeInstance
 from runtime_jobs.services import lapses, leases, workers
 from runtime_jobs.services.claims import Claim
+from runtime_jobs.services.listening import Listener
 from runtime_jobs.services.notify import CANCEL_CHANNEL
 from runtime_jobs.states import JobStatus
 
@@ -89,7 +89,7 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         due = [0.0] * len(self._chores)
-        with Listener([CANCEL_CHANNEL]) as listener:
+        with Listener([CANCEL_CHANNEL], name="ai-jobs leases") as listener:
             while not self._stopping.is_set():
                 try:
                     self._hear(listener)

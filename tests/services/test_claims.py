@@ -794,8 +794,9 @@ def test_a_queued_job_whose_type_nobody_knows_fails_and_its_neighbours_stay(unkn
 
 
 def test_a_retrying_job_whose_type_was_removed_is_given_up_too(unknown):
-    AiRuntimeJob.objects.filter(pk=unknown.pk).update(status="running", lock_token="t", locked_by="w", locked_at=ago(1), lock_until=hence(9))
-    AiRuntimeJob.objects.filter(pk=unknown.pk).update(status="retrying", lock_until=None, available_at=ago(1))
+    job = AiRuntimeJob.objects.filter(pk=unknown.pk)
+    job.update(status="running", lock_token="t", locked_by="w", locked_at=ago(1), lock_until=hence(9))
+    job.update(status="retrying", lock_until=None, available_at=ago(1))
     assert lapses.give_up_unknown_types() == 1
     unknown.refresh_from_db()
     assert (unknown.status, unknown.error_code) == ("failed", "unknown_job_type")

@@ -44,9 +44,7 @@ def ask(
     simulator: ProviderSimulator, prompt: str = "Say hello to me, please.", *, key: str = KEY, timeout: float = 5, **fields: Any
 ) -> httpx2.Response:
     body = {"model": "simulator-1", "messages": [{"role": "user", "content": prompt}], **fields}
-    headers = {"accept-encoding": "identity", "x-client-request-id": "call-7"} | (
-        {"authorization": f"Bearer {key}"} if key else {}
-    )
+    headers = {"accept-encoding": "identity", "x-client-request-id": "call-7"} | ({"authorization": f"Bearer {key}"} if key else {})
     with httpx2.Client(trust_env=False, timeout=timeout) as client:
         return client.post(f"{simulator.url}/chat/completions", json=body, headers=headers)
 
@@ -82,9 +80,7 @@ def content(response: httpx2.Response) -> str:
     return text
 
 
-JSON_FORMAT: dict[str, Any] = {
-    "response_format": {"type": "json_schema", "json_schema": {"name": "facts", "schema": {"type": "object"}}}
-}
+JSON_FORMAT: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": {"name": "facts", "schema": {"type": "object"}}}}
 
 
 class TestExtraction:
@@ -104,8 +100,7 @@ class TestExtraction:
 
     def test_facts_are_at_most_ten_two_a_paragraph_and_in_the_order_of_the_text(self) -> None:
         numbered = "\n\n".join(
-            f"[p{number}] "
-            + " ".join(f"Measure {number}.{part} found {part} litres of water in tank {number}." for part in range(5))
+            f"[p{number}] " + " ".join(f"Measure {number}.{part} found {part} litres of water in tank {number}." for part in range(5))
             for number in range(1, 30)
         )
         document = extract(numbered)
@@ -141,9 +136,7 @@ class TestExtraction:
             "The mill grinds rye in October.",
         ]
 
-    @pytest.mark.parametrize(
-        "text", ["[p1] " + "." * 200_000, "[p1] " + "a" * 300_000, "[p1]" + " \n" * 100_000, "[p1] x\n" * 20_000]
-    )
+    @pytest.mark.parametrize("text", ["[p1] " + "." * 200_000, "[p1] " + "a" * 300_000, "[p1]" + " \n" * 100_000, "[p1] x\n" * 20_000])
     def test_no_text_makes_the_extraction_slow(self, text: str) -> None:
         started = time.monotonic()
         extract(text)
@@ -156,9 +149,7 @@ class TestExtraction:
         assert json.loads(fenced[2]) == extract(TEXT)
 
     def test_a_request_without_paragraphs_gets_prose(self, simulator: ProviderSimulator) -> None:
-        assert (
-            content(ask(simulator, "Say hello to me, please.")) == "You sent 5 words, beginning with “Say hello to me, please.”."
-        )
+        assert content(ask(simulator, "Say hello to me, please.")) == "You sent 5 words, beginning with “Say hello to me, please.”."
 
 
 class TestEnvelopes:
@@ -173,9 +164,7 @@ class TestEnvelopes:
         assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
         assert usage["prompt_tokens_details"]["cached_tokens"] == usage["completion_tokens_details"]["reasoning_tokens"] == 0
 
-    def test_an_anthropic_answer_has_what_a_real_one_has_and_counts_cached_tokens_apart(
-        self, simulator: ProviderSimulator
-    ) -> None:
+    def test_an_anthropic_answer_has_what_a_real_one_has_and_counts_cached_tokens_apart(self, simulator: ProviderSimulator) -> None:
         simulator.script("", "prompt-tokens=100 cached-tokens=40")
         body = ask_anthropic(simulator, TEXT, system="Extract facts.").json()
         assert (body["type"], body["stop_reason"]) == ("message", "end_turn")
@@ -211,9 +200,7 @@ class TestEnvelopes:
     def test_a_wrong_method_or_path_is_refused(self, simulator: ProviderSimulator, method: str, path: str, status: int) -> None:
         assert httpx2.request(method, simulator.origin + path, trust_env=False).status_code == status
 
-    @pytest.mark.parametrize(
-        "body", [b"{", b"[]", b'{"model": "m"}', b'{"messages": [{"role": "user", "content": "x"}]}', b"[" * 100_000]
-    )
+    @pytest.mark.parametrize("body", [b"{", b"[]", b'{"model": "m"}', b'{"messages": [{"role": "user", "content": "x"}]}', b"[" * 100_000])
     def test_a_body_that_is_no_request_is_a_400(self, simulator: ProviderSimulator, body: bytes) -> None:
         headers = {"authorization": f"Bearer {KEY}"}
         assert httpx2.post(f"{simulator.url}/chat/completions", content=body, headers=headers, trust_env=False).status_code == 400
@@ -239,9 +226,7 @@ class TestDirectives:
         response = ask(simulator, model="simulator-1;status=529;times=1")
         assert (response.status_code, response.json()["model"]) == (200, "simulator-1")
 
-    @pytest.mark.parametrize(
-        "text", ["sttaus=429", "status=fast", "delay=-1", "status", "drip=2", "status=429 ???", "times=0 null"]
-    )
+    @pytest.mark.parametrize("text", ["sttaus=429", "status=fast", "delay=-1", "status", "drip=2", "status=429 ???", "times=0 null"])
     def test_a_directive_that_cannot_be_read_is_answered_with_the_reason(self, simulator: ProviderSimulator, text: str) -> None:
         response = ask(simulator, f"[[simulate: {text}]]")
         assert (response.status_code, response.json()["error"]["code"]) == (400, "simulator_directive")
@@ -249,9 +234,9 @@ class TestDirectives:
             simulator.script("", text)
 
     def test_every_keyword_is_understood(self) -> None:
-        assert Behaviour.parse(
-            'status=429; retry-after="Fri, 01 Jan 2037 00:00:00 GMT" error-message=\'a "b"\' list-body'
-        ) == Behaviour(status=429, retry_after="Fri, 01 Jan 2037 00:00:00 GMT", error_message='a "b"', list_body=True)
+        assert Behaviour.parse('status=429; retry-after="Fri, 01 Jan 2037 00:00:00 GMT" error-message=\'a "b"\' list-body') == Behaviour(
+            status=429, retry_after="Fri, 01 Jan 2037 00:00:00 GMT", error_message='a "b"', list_body=True
+        )
         assert Behaviour.parse("reset=mid-body short-chunk").wire is Wire.SHORT_CHUNK
         assert Behaviour.parse("header.x-a=b no_usage").headers == {"x-a": "b"}
         for answer in Answer:
@@ -372,9 +357,7 @@ class TestProviderMisbehaviours:
         assert ask(simulator).status_code == 307
         assert len(simulator.requests) == 1
         with httpx2.Client(trust_env=False, follow_redirects=True) as client:
-            client.post(
-                f"{simulator.url}/chat/completions", content=raw_request().split(b"\r\n\r\n")[1], headers={"authorization": KEY}
-            )
+            client.post(f"{simulator.url}/chat/completions", content=raw_request().split(b"\r\n\r\n")[1], headers={"authorization": KEY})
             client.post(
                 f"{simulator.url}/chat/completions",
                 content=raw_request().split(b"\r\n\r\n")[1],
@@ -502,17 +485,12 @@ class TestWire:
         assert [request.prompt for request in simulator.requests] == ["one", "two", "three"]
         with httpx2.Client(trust_env=False) as client:
             for _ in range(200):
-                assert (
-                    client.post(f"{simulator.url}/chat/completions", json={}, headers={"authorization": "Bearer k"}).status_code
-                    == 400
-                )
+                assert client.post(f"{simulator.url}/chat/completions", json={}, headers={"authorization": "Bearer k"}).status_code == 400
 
     def test_chunked_requests_are_read_and_rubbish_is_refused(self, simulator: ProviderSimulator) -> None:
         pieces = iter([b'{"model": "m", "messages": [', b'{"role": "user", "content": "in chunks"}]}'])
         headers = {"authorization": f"Bearer {KEY}"}
-        assert (
-            httpx2.post(f"{simulator.url}/chat/completions", content=pieces, headers=headers, trust_env=False).status_code == 200
-        )
+        assert httpx2.post(f"{simulator.url}/chat/completions", content=pieces, headers=headers, trust_env=False).status_code == 200
         assert simulator.requests[0].prompt == "in chunks"
         for rubbish in (b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/2\r\n\r\n", b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n"):
             with connect(simulator) as peer:

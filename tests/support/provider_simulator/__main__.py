@@ -32,9 +32,7 @@ async def _serve(simulator: ProviderSimulator) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, simulator.stop)
-    await simulator.serve(
-        lambda: print(f"The provider simulator answers at {simulator.url} after {simulator.latency} s.", flush=True)
-    )
+    await simulator.serve(lambda: print(f"The provider simulator answers at {simulator.url} after {simulator.latency} s.", flush=True))
 
 
 if __name__ == "__main__":

@@ -69,9 +69,7 @@ def _reply(request: RecordedRequest, behaviour: Behaviour, dialect: Dialect, ori
         case Answer.ERROR_IN_200:
             code = behaviour.error_code or "429"
             number = int(code) if code.isdigit() else code
-            words = dialect.error_for(
-                number if isinstance(number, int) else 429, behaviour.error_type, number, behaviour.error_message
-            )
+            words = dialect.error_for(number if isinstance(number, int) else 429, behaviour.error_type, number, behaviour.error_message)
             return json_reply(status, [words] if behaviour.list_body else words)
         case Answer.GZIP_BOMB:
             return Reply(status, _gzip_bomb(behaviour.size), headers={"content-encoding": "gzip"})

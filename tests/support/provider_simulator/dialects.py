@@ -74,9 +74,7 @@ class Dialect(ABC):
     @abstractmethod
     def error(self, kind: str, code: str | int | None, message: str) -> dict[str, Any]: ...
 
-    def error_for(
-        self, status: int, kind: str | None = None, code: str | int | None = None, message: str | None = None
-    ) -> dict[str, Any]:
+    def error_for(self, status: int, kind: str | None = None, code: str | int | None = None, message: str | None = None) -> dict[str, Any]:
         """The body of an error as the provider words it for this status, with whatever is given in its place."""
         default_kind, default_code, default_message = self.errors.get(status, self.other_error)
         return self.error(kind or default_kind, default_code if code is None else code, message or default_message)

@@ -222,9 +222,7 @@ class ProviderSimulator:
         """What keeps a request from being answered: its path, its method, its key, its form. In the order of real providers."""
         listing = request.path == "/v1/models"
         if request.path not in DIALECTS and not listing:
-            return json_reply(
-                404, dialect.error_for(404, code="unknown_url", message=f"Unknown request URL: {request.path[:100]}")
-            )
+            return json_reply(404, dialect.error_for(404, code="unknown_url", message=f"Unknown request URL: {request.path[:100]}"))
         if request.method != ("GET" if listing else "POST"):
             return json_reply(405, dialect.error_for(405), {"allow": "GET" if listing else "POST"})
         key = dialect.key(request.headers)

@@ -106,9 +106,7 @@ async def send(writer: StreamWriter, reply: Reply, behaviour: Behaviour, interva
             return False
         case Wire.SHORT_CHUNK:
             promised = len(reply.body) + _MISSING_BYTES
-            writer.write(
-                _head(reply, {"transfer-encoding": "chunked", "connection": "close"}) + b"%x\r\n" % promised + reply.body
-            )
+            writer.write(_head(reply, {"transfer-encoding": "chunked", "connection": "close"}) + b"%x\r\n" % promised + reply.body)
             return False
         case Wire.SLOW_HEADERS:
             await _drip(writer, _head(reply, _length(reply)), interval)
