@@ -6,6 +6,8 @@ from django.db import DatabaseError, connection
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.http import require_safe
 
+from runtime_protocol.server import database
+
 logger = logging.getLogger(__name__)
 
 
@@ -13,7 +15,8 @@ logger = logging.getLogger(__name__)
 def healthz(_: HttpRequest) -> JsonResponse:
     """200 when the database answers, else 503."""
     try:
-        with connection.cursor() as cursor:
+        # A lent connection: else every thread that ever answered here would keep one of its own.
+        with database(), connection.cursor() as cursor:
             cursor.execute("SELECT 1")
     except DatabaseError:
         logger.exception("healthz: the database does not answer")

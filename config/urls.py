@@ -9,4 +9,5 @@ urlpatterns = [
     path("healthz", healthz),
     path("admin/", admin.site.urls),
     path("api/", include("runtime_jobs.api.urls")),
+    path("internal/runtime/", include("runtime_protocol.urls")),
 ]

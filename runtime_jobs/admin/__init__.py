@@ -1,3 +1,3 @@
-from runtime_jobs.admin import events, foreign, jobs, results, usage
+from runtime_jobs.admin import events, foreign, jobs, results, service_tokens, usage
 
-__all__ = ["events", "foreign", "jobs", "results", "usage"]
+__all__ = ["events", "foreign", "jobs", "results", "service_tokens", "usage"]

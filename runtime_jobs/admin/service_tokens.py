@@ -1,0 +1,136 @@
+"""Service tokens: who may speak for runtimes. A new one is shown once; nothing of one is changed but by revoking it."""
+
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.db.models.functions import Now
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.cache import patch_cache_control
+from django.utils.decorators import method_decorator
+from django.views.decorators.debug import sensitive_variables
+
+from runtime_jobs import registry
+from runtime_jobs.admin.readonly import ReadOnlyAdmin
+from runtime_jobs.errors import InvalidRequest
+from runtime_jobs.models import RuntimeServiceToken
+from runtime_jobs.services import service_tokens
+from runtime_jobs.states import Lane
+
+_DAYS = 90
+
+
+class NewTokenForm(forms.Form):
+    name = forms.CharField(max_length=100, help_text="For people, such as the runtime group's.")
+    days = forms.IntegerField(min_value=1, max_value=service_tokens.MAX_DAYS, initial=_DAYS, label="Days until it expires")
+    scopes = forms.MultipleChoiceField(
+        choices=[(scope, scope) for scope in service_tokens.SCOPES],
+        initial=service_tokens.SCOPES,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="jobs: from poll to release; credentials: get the key for a model call; logs: report calls.",
+    )
+    job_types = forms.MultipleChoiceField(required=False, widget=forms.CheckboxSelectMultiple, help_text="None chosen: all.")
+    instance_pattern = forms.CharField(
+        max_length=200, initial=".*", help_text="Regular expression for the runtimeInstanceIds that it may speak for."
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        choices = [(job_type, job_type) for job_type in registry.job_types(Lane.RUNTIME)]
+        self.fields["job_types"].choices = choices  # type: ignore[attr-defined]
+
+
+@admin.register(RuntimeServiceToken)
+class ServiceTokenAdmin(ReadOnlyAdmin):
+    list_display = ("name", "key_id", "state", "scopes", "job_types", "instance_pattern", "expires_at", "last_used_at")
+    fields = (
+        "name",
+        "key_id",
+        "state",
+        "scopes",
+        "job_types",
+        "instance_pattern",
+        "created_at",
+        "expires_at",
+        "revoked_at",
+        "last_used_at",
+    )
+    readonly_fields = fields
+    search_fields = ("key_id",)
+    search_help_text = "a whole key id"
+    search_exact = ("key_id",)
+    change_form_template = "admin/runtime_jobs/service_token.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        # By the database's clock, as the check of a request.
+        expired = ExpressionWrapper(Q(expires_at__lte=Now()), output_field=BooleanField())
+        tokens: QuerySet[Any] = super().get_queryset(request).annotate(is_expired=expired)
+        return tokens
+
+    @admin.display(description="state")
+    def state(self, token: Any) -> str:
+        return "revoked" if token.revoked_at else "expired" if token.is_expired else "live"
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("runtime_jobs.add_runtimeservicetoken")
+
+    def has_revoke_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("runtime_jobs.change_runtimeservicetoken")
+
+    def get_urls(self) -> list[URLPattern]:
+        revoke = path("<uuid:token_id>/revoke/", self.admin_site.admin_view(self.revoke_view), name="revoke_service_token")
+        return [revoke, *super().get_urls()]
+
+    @method_decorator(sensitive_variables())
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if not self.has_add_permission(request):
+            raise PermissionDenied
+        form = NewTokenForm(request.POST if request.method == "POST" else None)
+        secret = None
+        if request.method == "POST" and form.is_valid():
+            try:
+                token, secret = service_tokens.issue(**form.cleaned_data)
+            except InvalidRequest as refusal:
+                form.add_error(refusal.details["field"], refusal.message)
+            else:
+                self.log_addition(request, token, [{"added": {}}])
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "A new service token",
+            "form": form,
+            "secret": secret and secret.reveal(),
+            "opts": self.opts,
+            "media": self.media,
+        }
+        response = TemplateResponse(request, "admin/runtime_jobs/new_service_token.html", context)
+        # Shown once: neither a proxy nor the browser's back button keeps it.
+        patch_cache_control(response, private=True, no_store=True)
+        return response
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        return super().change_view(request, object_id, form_url, {"may_revoke": self.has_revoke_permission(request)})
+
+    def revoke_view(self, request: HttpRequest, token_id: UUID) -> HttpResponseBase:
+        """First a page that says what will happen; a POST does it."""
+        if not self.has_revoke_permission(request):
+            raise PermissionDenied
+        token = self.get_object(request, str(token_id))
+        if token is None:
+            raise Http404
+        if request.method == "POST":
+            if service_tokens.revoke(token.key_id):
+                self.log_change(request, token, "Revoked.")
+                messages.success(request, f"The token {token.key_id} is revoked.")
+            else:
+                messages.warning(request, f"The token {token.key_id} was revoked already.")
+            return HttpResponseRedirect(reverse("admin:runtime_jobs_runtimeservicetoken_changelist"))
+        context = {**self.admin_site.each_context(request), "title": "Revoke a service token", "token": token, "opts": self.opts}
+        return TemplateResponse(request, "admin/runtime_jobs/revoke_service_token.html", context)

@@ -1,0 +1,138 @@
+"""A real web server on the test's database, and a fault proxy in front of it that drops replies."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from tempfile import TemporaryFile
+from typing import Any
+
+import psutil
+
+from tests.runtime_protocol.conftest import Answer, Send
+from tests.support.processes import ROOT, environment, wait_for
+
+
+class WebServer:
+    """granian as in production: worker processes with blocking threads."""
+
+    def __init__(self, *, workers: int = 1, threads: int = 16, **settings: Any) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._output = TemporaryFile()  # noqa: SIM115 - closed by end()
+        self.process = subprocess.Popen(
+            [
+                sys.executable, "-m", "granian", "--interface", "wsgi", "--host", "127.0.0.1", "--port", str(self.port), "--workers",
+                str(workers), "--blocking-threads", str(threads), "--log-level", "warning", "config.wsgi:application",
+            ],
+            cwd=ROOT,
+            env=environment(GRANIAN_BLOCKING_THREADS=threads, ALLOWED_HOSTS="127.0.0.1", **settings),
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            wait_for(self._answers, what="the web server answers")
+        except BaseException:
+            print(self.log())
+            self.end()
+            raise
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError):
+            return through_http(self.port)("GET", "/healthz", {}, None).status == 200
+        return False
+
+    def log(self) -> str:
+        self._output.seek(0)
+        return self._output.read().decode(errors="replace")
+
+    def end(self) -> None:
+        left = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            main = psutil.Process(self.process.pid)
+            left = [main, *main.children(recursive=True)]
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+        psutil.wait_procs(left, timeout=10)
+        self._output.close()
+
+
+@contextlib.contextmanager
+def web_server(**options: Any) -> Iterator[WebServer]:
+    running = WebServer(**options)
+    try:
+        yield running
+    except BaseException:
+        print(running.log()[-20_000:])
+        raise
+    finally:
+        running.end()
+
+
+def through_http(port: int, timeout: float = 40) -> Send:
+    """One connection per request, so that threads need not share any."""
+
+    def send(method: str, path: str, headers: dict[str, str], data: bytes | None) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+        try:
+            connection.request(method, path, body=data, headers=headers)
+            response = connection.getresponse()
+            text = response.read().decode()
+            is_json = (response.getheader("Content-Type") or "").startswith("application/json")
+            return Answer(response.status, json.loads(text) if is_json and text else text, dict(response.getheaders()))
+        finally:
+            connection.close()
+
+    return send
+
+
+class FaultProxy:
+    """Passes requests on; while `drop_replies` is set the server's answers are read and thrown away, and the client's socket is cut."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self.drop_replies = threading.Event()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self.dropped = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._to)) as server:
+            forward = threading.Thread(target=self._pump, args=(client, server), daemon=True)
+            forward.start()
+            if self.drop_replies.is_set():
+                server.recv(65_536)  # the server has answered: what it did is done
+                self.dropped += 1
+                with contextlib.suppress(OSError):
+                    client.shutdown(socket.SHUT_RDWR)
+                return
+            self._pump(server, client)
+
+    @staticmethod
+    def _pump(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._listening.close()
