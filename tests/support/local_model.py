@@ -50,8 +50,8 @@ def serve(file: Path, port: int, api_key: str) -> Any:
     params.api_keys = [api_key] if api_key else []
     params.ui = params.endpoint_slots = False
     params.n_ctx, params.n_parallel, params.kv_unified = CONTEXT_TOKENS, SLOTS, True
-    # It would keep the state of earlier prompts, up to 8 GB of it.
-    params.cache_ram_mib = 0
+    # It would keep the state of earlier prompts, up to 8 GB of it; and what is left of them shifts the sums enough to change the words.
+    params.cache_ram_mib, params.cache_prompt = 0, False
     params.chat_template = TEMPLATE
     # The likeliest word: a small model that may choose makes things up.
     params.sampling.temp = 0.0

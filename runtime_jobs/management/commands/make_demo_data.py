@@ -27,14 +27,17 @@ _TEXT = (
 
 
 class Command(BaseCommand):
-    help = "Make the staff login admin (password admin), a platform key for the provider simulator, and a few jobs; once."
+    help = "Make the staff login admin (password admin), a platform key for the provider of `make run`, and a few jobs; once."
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not settings.DEBUG:
             raise CommandError("Demo data have a password that everybody knows: only in development mode (DEBUG=1).", returncode=2)
         users = get_user_model().objects
         user = users.filter(is_superuser=True).order_by("pk").first() or users.create_superuser("admin", "", "admin")
-        self._credential(int(os.environ.get("PROVIDER_PORT", "8001")))
+        provider = settings.DEFAULT_MODEL_PROVIDER
+        self._credential(provider, int(os.environ.get("PROVIDER_PORT", "8001")))
+        if provider != "simulator":
+            return  # a real model does not misbehave on demand
         for name, (job_type, directive) in _JOBS.items():
             create_job(
                 user=user,
@@ -45,7 +48,8 @@ class Command(BaseCommand):
                 idempotency_key=f"demo:{name}",
             )
 
-    def _credential(self, port: int) -> None:
-        name = f"provider simulator on port {port}"
+    def _credential(self, provider: str, port: int) -> None:
+        name = f"{'provider simulator' if provider == 'simulator' else provider} on port {port}"
         if not AiModelCredential.objects.filter(user=None, name=name).exists():
-            create_credential(name=name, provider="simulator", base_url=f"http://127.0.0.1:{port}/v1", api_key="sk-simulator-demo-key")
+            api_key = os.environ.get("PROVIDER_KEY", "sk-simulator-demo-key")
+            create_credential(name=name, provider=provider, base_url=f"http://127.0.0.1:{port}/v1", api_key=api_key)

@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, SystemCheckError
 
 
 class Command(BaseCommand):
@@ -13,6 +13,13 @@ class Command(BaseCommand):
         "Run the execution engine for the lane that Q_CLUSTER_NAME names (interactive or background): ENGINE_WORKERS processes take jobs "
         "until SIGTERM or Ctrl-C, then give running attempts ENGINE_DRAIN_SECONDS. Run one per lane and machine, under a supervisor."
     )
+
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        """Django runs the system checks before any command; here their errors end it as every other refusal does, with status 2."""
+        try:
+            super().check(*args, **kwargs)
+        except SystemCheckError as error:
+            raise SystemCheckError(*error.args, returncode=2) from None
 
     def handle(self, *args: Any, **options: Any) -> None:
         # The environment, not an argument: django-q2 reads its name at import, before any argument is parsed.
