@@ -1,0 +1,13 @@
+from django.apps import AppConfig, apps
+
+
+class BenchmarksConfig(AppConfig):
+    name = "tests.benchmarks.app"
+    label = "benchmarks"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        if apps.is_installed("runtime_jobs"):
+            from tests.benchmarks.app.instant import answer_at_once
+
+            answer_at_once()
