@@ -1,3 +1,5 @@
+from typing import TYPE_CHECKING
+
 import pgtrigger
 from django.conf import settings
 from django.db import models
@@ -9,6 +11,9 @@ from runtime_jobs.models.base import UuidModel, choices, delete_only_by_prune, n
 from runtime_jobs.models.credential import AiModelCredential
 from runtime_jobs.models.snapshot import AiJobSnapshot
 from runtime_jobs.states import LEASED, TERMINAL, TRANSITIONS, WAITING, ApiKeyMode, JobStatus, Lane
+
+if TYPE_CHECKING:
+    from runtime_jobs.models.result import AiRuntimeResult
 
 _LEASED = Q(status__in=sorted(LEASED))
 _WAITING = Q(status__in=sorted(WAITING))
@@ -215,7 +220,7 @@ class AiRuntimeJob(UuidModel):
         return f"{self.job_type} {self.id}"
 
     @property
-    def result(self) -> "models.Model | None":
+    def result(self) -> "AiRuntimeResult | None":
         """The succeeded result, of which there is at most one; rejected ones stay beside it in `results`."""
         from runtime_jobs.models.result import AiRuntimeResult
 

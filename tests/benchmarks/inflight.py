@@ -2,6 +2,7 @@
 
 import socket
 import time
+from typing import Any
 
 from tests.benchmarks.peers import OURS, WORKERS
 from tests.benchmarks.report import Report
@@ -19,9 +20,13 @@ _RETRIED = "SELECT count(*) FROM ai_runtime_job WHERE attempt_no > 1"
 _SAMPLE_SECONDS = 0.5
 
 
+def _value(connection: Any, statement: str) -> Any:
+    return connection.execute(statement).fetchone()[0]
+
+
 def measure(server: Server, size: Size, report: Report) -> None:
     port = _free_port()
-    simulator = (["-m", "tests.support.provider_simulator", "--port", str(port), "--latency", "0"], {})
+    simulator: tuple[list[str], dict[str, str]] = (["-m", "tests.support.provider_simulator", "--port", str(port), "--latency", "0"], {})
     with running([simulator]):
         for _ in range(size.inflight_rounds):
             for calls in size.inflight:
@@ -42,8 +47,8 @@ def one_round(server: Server, calls: int, seconds: float, base_url: str, report:
 
         def all_done() -> bool:
             nonlocal memory, connections, at_once, next_look
-            connections = max(connections, connection.execute(_CONNECTIONS).fetchone()[0])
-            at_once = max(at_once, connection.execute(_MOST_AT_ONCE).fetchone()[0])
+            connections = max(connections, _value(connection, _CONNECTIONS))
+            at_once = max(at_once, _value(connection, _MOST_AT_ONCE))
             if time.monotonic() >= next_look:
                 memory = max(memory, pss_bytes(engine.tree()))
                 next_look = time.monotonic() + 2
@@ -51,8 +56,8 @@ def one_round(server: Server, calls: int, seconds: float, base_url: str, report:
 
         wait_until(all_done, 60 + 10 * seconds, f"{name}: all are done", [engine], _SAMPLE_SECONDS)
         memory = max(memory, pss_bytes(engine.tree()))
-        span = connection.execute(_SPAN).fetchone()[0]
-        retried = connection.execute(_RETRIED).fetchone()[0]
+        span = _value(connection, _SPAN)
+        retried = _value(connection, _RETRIED)
     done = report.figure(name, "ours", "s until all are done")
     done.add(span)
     done.ratio = f"{done.median / seconds:.2f} × the call"

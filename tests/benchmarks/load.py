@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import django
@@ -119,6 +120,9 @@ def arrivals(create: Callable[[str], None], *, rate: float, jobs: int, seed: int
     lock = threading.Lock()
     begin = time.monotonic() + 0.5
 
+    def note(key: str) -> None:
+        committed[key] = _clock()
+
     def send() -> None:
         while True:
             with lock:
@@ -130,7 +134,7 @@ def arrivals(create: Callable[[str], None], *, rate: float, jobs: int, seed: int
             key = f"{prefix}{number}"
             with transaction.atomic():
                 # The first to be run after the commit.
-                transaction.on_commit(lambda key=key: committed.__setitem__(key, _clock()))
+                transaction.on_commit(partial(note, key))
                 create(key)
 
     threads = [threading.Thread(target=send) for _ in range(SENDERS)]
@@ -147,7 +151,7 @@ def _clock() -> float:
         return float(cursor.fetchone()[0])
 
 
-SYSTEMS = {"ours": Ours, "procrastinate": Procrastinate, "django_q": DjangoQ}
+SYSTEMS: dict[str, Any] = {"ours": Ours, "procrastinate": Procrastinate, "django_q": DjangoQ}
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ class Running:
     def check(self) -> None:
         """Raises RuntimeError, with its last lines, when the process has ended."""
         if self.process.poll() is not None:
-            raise RuntimeError(f"{self.process.args} ended with status {self.process.returncode}:\n{self.output()[-4_000:]}")
+            raise RuntimeError(f"{self.process.args!r} ended with status {self.process.returncode}:\n{self.output()[-4_000:]}")
 
     def end(self) -> None:
         if self not in _running:

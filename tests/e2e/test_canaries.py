@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -69,7 +70,7 @@ def rows_with(needle: str) -> set[str]:
 
 def test_the_key_and_the_input_are_in_no_log_and_in_no_table_but_where_they_belong(transactional_db, provider):
     """provider_calls 25, 27"""
-    user = UserFactory()
+    user: Any = UserFactory()
     CredentialFactory(base_url=provider.url, api_key=KEY)
     with engine(LOG_LEVEL="DEBUG") as running:
         system = System(user, provider, running)
@@ -81,9 +82,9 @@ def test_the_key_and_the_input_are_in_no_log_and_in_no_table_but_where_they_belo
                 user=user, job_type="synthetic.extract_facts", payload={"paragraphs": split_paragraphs(text)},
                 target_type="canary", target_id=name, max_retry_count=1, timeout_seconds=2,
             )  # fmt: skip
-        for behaviour in ("execute", "validate", "project"):
-            provider.script(f"fault in {behaviour}", *[answer('{"ok": true}')] * 3)
-            jobs[behaviour] = system.create(f"{SENTENCE} fault in {behaviour}", script={"raise": behaviour})
+        for where in ("execute", "validate", "project"):
+            provider.script(f"fault in {where}", *[answer('{"ok": true}')] * 3)
+            jobs[where] = system.create(f"{SENTENCE} fault in {where}", script={"raise": where})
         ended = {name: system.ended(job, 60) for name, job in jobs.items()}
         log = running.log()
     assert ended["success"].status == "succeeded"

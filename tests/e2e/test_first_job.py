@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -55,19 +56,22 @@ def test_a_text_file_becomes_a_job_whose_facts_stand_in_that_text(platform, prov
         "succeeded",
     ]
     job = AiRuntimeJob.objects.get(target_id="rivers.txt")
-    output = job.result.validated_output
+    assert job.result
+    output: Any = job.result.validated_output
     assert output["facts"]
     paragraphs = {part["id"]: part["text"] for part in job.snapshot.payload["paragraphs"]}
     assert all(fact["text"] in paragraphs[fact["paragraph"]] for fact in output["facts"])
     # Another text, another result.
     assert other.returncode == 0, other.stderr
-    coffee = AiRuntimeJob.objects.get(target_id="stdin").result.validated_output
+    other_result = AiRuntimeJob.objects.get(target_id="stdin").result
+    assert other_result
+    coffee: Any = other_result.validated_output
     assert {fact["text"] for fact in coffee["facts"]}.isdisjoint(fact["text"] for fact in output["facts"])
     # One usage row with tokens, whose id the provider saw; artifacts; the events in order.
     call = AiUsageLog.objects.get(job=job)
     assert (call.outcome, call.attempt_no, call.call_no, call.credential_mode) == ("succeeded", 1, 1, "platform")
-    assert call.input_tokens > 0
-    assert call.output_tokens > 0
+    assert call.input_tokens
+    assert call.output_tokens
     assert str(call.pk) in {request.client_request_id for request in provider.requests}
     assert ExtractedText.objects.count() == 2
     assert list(job.events.order_by("seq").values_list("seq", "name")) == [(1, "job.created"), (2, "job.claimed"), (3, "job.succeeded")]

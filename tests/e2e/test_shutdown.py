@@ -40,6 +40,7 @@ def test_twenty_running_jobs_survive_a_deploy_at_no_cost(platform, provider):
         assert (job.attempt_no, job.release_count, job.retry_count, job.lapse_count) == (2, 1, 0, 0)
         released, again = job.attempts.order_by("attempt_no")
         assert released.outcome == "released"
+        assert released.ended_at
         assert (again.started_at - released.ended_at).total_seconds() < 1
     # Nothing new was claimed by a cluster that was told to go.
     late.refresh_from_db()

@@ -16,7 +16,7 @@ PROVIDER, MODEL = "llama.cpp", "gemma-3-270m"
 
 # Its window. Longer inputs get a 400, which becomes context_too_long.
 CONTEXT_TOKENS = 32_768
-# Calls at once, which share the window; the rest waits here.
+# Calls at once, one of each lane; each has a window of its own.
 SLOTS = 2
 # A plain text to be continued: the turn markers of a chat template mean nothing to a model that was never trained on them.
 TEMPLATE = "{%- for message in messages -%}{{ message.content + '\n\n' }}{%- endfor -%}"
@@ -49,7 +49,7 @@ def serve(file: Path, port: int, api_key: str) -> Any:
     # Without a key any web page that is open on this machine could use it.
     params.api_keys = [api_key] if api_key else []
     params.ui = params.endpoint_slots = False
-    params.n_ctx, params.n_parallel, params.kv_unified = CONTEXT_TOKENS, SLOTS, True
+    params.n_ctx, params.n_parallel, params.kv_unified = CONTEXT_TOKENS * SLOTS, SLOTS, False
     # It would keep the state of earlier prompts, up to 8 GB of it; and what is left of them shifts the sums enough to change the words.
     params.cache_ram_mib, params.cache_prompt = 0, False
     params.chat_template = TEMPLATE
