@@ -32,7 +32,7 @@ $(VENV)/.installed-local-model: $(VENV)/.installed
 	@touch $@
 
 test: install
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 $(VENV)/.installed-bench: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint config/constraints.txt --editable '.[dev,bench]'
