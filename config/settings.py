@@ -186,6 +186,7 @@ ENGINE_CONNECTIONS = env.whole("ENGINE_CONNECTIONS", 4, least=1, most=32)
 ENGINE_LEASE_SECONDS = env.number("ENGINE_LEASE_SECONDS", 30, least=1, most=900)
 ENGINE_POLL_SECONDS = env.number("ENGINE_POLL_SECONDS", 1, least=0.05, most=60)
 ENGINE_DRAIN_SECONDS = env.number("ENGINE_DRAIN_SECONDS", 20, least=0, most=3_600)
+ENGINE_WATCHDOG_SECONDS = env.number("ENGINE_WATCHDOG_SECONDS", 60, least=5, most=3_600)
 ENGINE_RECYCLE_ATTEMPTS = env.whole("ENGINE_RECYCLE_ATTEMPTS", 10_000, least=1, most=1_000_000)
 UNKNOWN_JOB_TYPE_GRACE_SECONDS = env.number("UNKNOWN_JOB_TYPE_GRACE_SECONDS", 60, least=0, most=86_400)
 # Provider endpoints on this machine over plain http: for the simulator and local models on a developer's machine.

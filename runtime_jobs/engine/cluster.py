@@ -35,18 +35,30 @@ def run_cluster(lane: str) -> int:
     stopping = _on_stop_signals()
     cluster.start()
     logger.info("engine lane %s is running: %d workers, %d attempts each", lane, settings.ENGINE_WORKERS, settings.ENGINE_CONCURRENCY)
-    while cluster.sentinel.is_alive() and not stopping.is_set():
+    process.pulse()
+    while not stopping.is_set():
+        if broken := _broken(cluster):
+            logger.critical("engine lane %s: %s; ending, so that a supervisor starts the lane again", lane, broken)
+            _kill_children()
+            return 1
         time.sleep(_POLL_SECONDS)
-    if not stopping.is_set():
-        logger.critical("engine lane %s: the sentinel died; ending, so that a supervisor starts the lane again", lane)
-        _kill_children()
-        return 1
     logger.info("engine lane %s is stopping: running attempts have %g s", lane, settings.ENGINE_DRAIN_SECONDS)
     process.drain_cluster()
     with _bounded(settings.ENGINE_DRAIN_SECONDS + _STOP_MARGIN_SECONDS):
         cluster.stop()
     logger.info("engine lane %s has stopped", lane)
     return 0
+
+
+def _broken(cluster: Cluster) -> str:
+    """Why this cluster can no longer serve; empty while it can.
+
+    A worker that was killed while it held django-q2's queue lock makes all that follow it wait for ever, and the cluster looks alive.
+    """
+    if not cluster.sentinel.is_alive():
+        return "the sentinel died"
+    silent = process.seconds_without_pulse()
+    return f"no worker has shown a pulse for {silent:.0f} s" if silent > settings.ENGINE_WATCHDOG_SECONDS else ""
 
 
 class _Flag:

@@ -103,6 +103,7 @@ class LaneWorker:
                     time.sleep(1)
 
     def _should_stop(self) -> bool:
+        process.pulse()
         self._slot_freed.clear()
         self._running = {attempt for attempt in self._running if not attempt.done()}
         return process.is_draining() or self._keeper.drain_wanted or self._attempts >= settings.ENGINE_RECYCLE_ATTEMPTS
@@ -152,6 +153,7 @@ class LaneWorker:
         recycling = not (process.is_draining() or self._keeper.drain_wanted)
         deadline = time.monotonic() + settings.ENGINE_DRAIN_SECONDS
         while self._still_running():
+            process.pulse()
             if not recycling and time.monotonic() >= deadline:
                 self._keeper.abort_all(AbortReason.SHUTDOWN)
                 break

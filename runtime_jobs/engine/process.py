@@ -11,6 +11,9 @@ from typing import Any
 # Shared memory without a lock: a lock could be held for ever by a process that was killed.
 _draining = multiprocessing.RawValue(ctypes.c_bool, False)
 
+# When a worker of this cluster last went round its loop, by the clock that all processes of a machine share.
+_pulse = multiprocessing.RawValue(ctypes.c_double, 0.0)
+
 _ORPHAN_CHECK_SECONDS = 1.0
 
 _this_worker_drains = threading.Event()
@@ -28,6 +31,15 @@ def drain_this_worker(*_: Any) -> None:
 
 def is_draining() -> bool:
     return bool(_draining.value) or _this_worker_drains.is_set()
+
+
+def pulse() -> None:
+    """A worker goes round its loop."""
+    _pulse.value = time.monotonic()
+
+
+def seconds_without_pulse() -> float:
+    return time.monotonic() - float(_pulse.value)
 
 
 def become_worker(**_: Any) -> None:

@@ -90,3 +90,13 @@ def test_a_lapse_of_a_job_that_may_have_been_billed_is_left_to_a_person(platform
     assert (job.status, job.error_code, job.attempt_no) == ("failed", "lease_expired", 1)
     assert (job.usage.get().outcome, job.usage.get().dispatch) == ("aborted", "maybe_sent")
     assert len(provider.requests) == 1
+
+
+def test_a_cluster_whose_workers_show_no_pulse_ends_so_that_a_supervisor_starts_it_again(platform):
+    with engine(workers=2, ENGINE_WATCHDOG_SECONDS=5) as running:
+        tree = running.tree()
+        for worker in running.workers():
+            os.kill(worker, signal.SIGSTOP)
+        assert running.process.wait(20) == 1
+        assert "no worker has shown a pulse" in running.log()
+        wait_for(lambda: not any(one.is_running() and one.status() != "zombie" for one in tree), what="no process is left")
