@@ -25,7 +25,9 @@ def main() -> int:
     if unknown := set(chosen.measures) - set(MEASURES):
         parser.error(f"unknown measure {', '.join(sorted(unknown))}; known are {', '.join(MEASURES)}")
 
-    signal.signal(signal.SIGTERM, _stop)
+    # Both: a shell starts what it runs in the background with SIGINT ignored.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
     allow_many_files()
     report = Report()
     try:
