@@ -135,7 +135,7 @@ _SELECTION = """
     ), locked AS MATERIALIZED (
         SELECT j.id, a.sort_at FROM ai_runtime_job j JOIN allowed a ON a.id = j.id
         WHERE {due} AND {free}
-        ORDER BY a.sort_at, a.id LIMIT %(count)s FOR UPDATE OF j SKIP LOCKED
+        ORDER BY a.sort_at, a.id LIMIT %(count)s FOR NO KEY UPDATE OF j SKIP LOCKED
     ), numbered AS (
         SELECT id, row_number() OVER (ORDER BY sort_at, id) AS n FROM locked
     )
@@ -204,9 +204,10 @@ def claim(
     with transaction.atomic():
         _hold_limits(parameters["limited"])
         for round_no in range(_ROUNDS):
-            rows = prepared.run(statement, {**parameters, "peek": (count + _PEEK_MORE) * _WIDER**round_no})
+            peek = (count + _PEEK_MORE) * _WIDER**round_no
+            rows = prepared.run(statement, {**parameters, "peek": peek})
             claims = [Claim(job, attempt_no, tokens[n - 1], worker, *rest) for _, n, job, attempt_no, *rest in rows if n is not None]
-            if claims or not rows[0][0]:
+            if claims or rows[0][0] < peek:  # all that there are were looked at
                 break
         record([NewEvent(c.job_id, "job.claimed", c.attempt_no, Actor("", worker), {"status": "running"}) for c in claims])
     return claims
@@ -262,9 +263,10 @@ def offer(*, lane: Lane | str, worker: str, job_types: Sequence[str], count: int
     with transaction.atomic():
         _hold_limits(parameters["limited"])
         for round_no in range(_ROUNDS):
-            rows = prepared.run(statement, {**parameters, "peek": (count + _PEEK_MORE) * _WIDER**round_no})
+            peek = (count + _PEEK_MORE) * _WIDER**round_no
+            rows = prepared.run(statement, {**parameters, "peek": peek})
             offered = [job for _, n, job in rows if n is not None]
-            if offered or not rows[0][0]:
+            if offered or rows[0][0] < peek:
                 break
     return offered
 

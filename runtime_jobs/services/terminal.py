@@ -258,8 +258,9 @@ def _succeed(
             return None
         try:
             definition.project(delivery.validated_output, job_input)
-            # Now, not by the COMMIT: a reference to nothing, and a database error that the projector has swallowed.
-            connection.check_constraints()
+            if not alone:
+                # Now, not by the COMMIT: a reference to nothing, and a database error that the projector has swallowed.
+                connection.check_constraints()
         except Exception as error:
             raise ProjectorFailed(error) from None
     return Settlement.from_json(answer)

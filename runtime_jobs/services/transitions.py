@@ -17,8 +17,8 @@ NO_ERROR: dict[str, Any] = {"error_code": "", "error_message": "", "internal_err
 
 
 def lock(job_id: Any) -> AiRuntimeJob | None:
-    """The job's row, locked until the transaction ends."""
-    return AiRuntimeJob.objects.select_for_update(of=("self",)).filter(pk=job_id).first()
+    """The job's row, locked until the transaction ends; rows that point at it may be written meanwhile."""
+    return AiRuntimeJob.objects.select_for_update(of=("self",), no_key=True).filter(pk=job_id).first()
 
 
 def step(
