@@ -66,7 +66,7 @@ import resource, sys, time, tracemalloc
 from runtime_jobs.validation.repair import Unreadable, read_json
 text = eval(sys.stdin.read())
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-started = time.perf_counter()
+started = time.thread_time()  # its own work: others may be using the machine
 try:
     read_json(text)
 except Unreadable:
@@ -122,10 +122,10 @@ HOSTILE = {
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_text_ends_within_a_second(text: str):
     """provider_calls 31."""
-    started = time.perf_counter()
+    started = time.thread_time()  # its own work: others may be using the machine
     with suppress(Unreadable):
         read_json(text)
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
 
 
 def test_long_json_is_read_strictly_but_not_repaired():
