@@ -71,7 +71,7 @@ try:
     read_json(text)
 except Unreadable:
     pass
-print(time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(time.thread_time() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
