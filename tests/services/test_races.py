@@ -4,7 +4,9 @@ A race is run in 500 rounds by the same threads, which meet at a barrier before 
 and it must be what the rows say.
 """
 
+import itertools
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,18 +48,26 @@ def _at_once(settings: Any) -> None:
     settings.ENGINE_LEASE_SECONDS = 0
 
 
+_LATE_SECONDS = 0.02
+
+
 @contextmanager
 def rivals(*actors: Callable[[Any], Any]) -> Iterator[Callable[[Any], list[Any]]]:
     """Give a function that lets all actors loose on one thing at once, and tells what each of them got: an answer or a refusal."""
     barrier = threading.Barrier(len(actors) + 1, timeout=SECONDS)
     given: list[Any] = [None]
     got: list[Any] = [None] * len(actors)
+    # Every tenth round one of them, in turn, comes a little late: where one side is always the quicker, both orders still occur.
+    late: list[int | None] = [None]
+    rounds = itertools.count(1)
 
     def work(place: int) -> None:
         while True:
             barrier.wait()
             if given[0] is None:
                 return
+            if late[0] == place:
+                time.sleep(_LATE_SECONDS)
             try:
                 got[place] = actors[place](given[0])
             except Exception as error:
@@ -66,6 +76,8 @@ def rivals(*actors: Callable[[Any], Any]) -> Iterator[Callable[[Any], list[Any]]
 
     def meet(thing: Any) -> list[Any]:
         given[0] = thing
+        number = next(rounds)
+        late[0] = number // 10 % len(actors) if number % 10 == 0 else None
         barrier.wait()
         barrier.wait()
         for outcome in got:
