@@ -241,7 +241,7 @@ def test_s21_s22_two_hundred_idle_runtimes_cost_few_connections_and_wake_in_time
         seconds = time.monotonic() - began
         stop.set()
         print(f"p95 {p95 * 1000:.1f} ms, {transactions / seconds:.1f} transactions/s, {scans / seconds:.1f} scans of the job table/s")
-        # 25 and 8 to 11 were measured. Were each of the ten polls a second to look at the jobs for itself, there would be 28 scans and more.
+        # 25 and 8 to 11 were measured. Were each of the ten polls a second to look for itself, there would be 28 scans and more.
         assert transactions / seconds <= 40
         assert scans / seconds <= 16
 
