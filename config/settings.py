@@ -249,11 +249,19 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api",
     "PREPROCESSING_HOOKS": ["runtime_jobs.api.openapi.only_the_user_api"],
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    # Of both descriptions: drf-spectacular loads the names once in a process, for whichever is asked for first.
     "ENUM_NAME_OVERRIDES": {
         "JobStatus": "runtime_jobs.states.JobStatus",
         "Lane": "runtime_jobs.states.Lane",
         "JobErrorCode": "runtime_jobs.errors.ErrorCode",
         "ApiErrorCode": "runtime_jobs.api.errors.ERROR_CODES",
+        "RuntimeJobStatus": "runtime_protocol.dto.JOB_STATUSES",
+        "RuntimeApiKeyMode": "runtime_protocol.dto.KEY_MODES",
+        "RuntimeResultStatus": "runtime_protocol.dto.RESULT_STATUSES",
+        "RuntimeHeartbeatDirective": "runtime_protocol.dto.DIRECTIVES",
+        "RuntimePollDirective": "runtime_protocol.dto.POLL_DIRECTIVES",
+        "RuntimeBatchHeartbeatDirective": "runtime_protocol.dto.BATCH_DIRECTIVES",
+        "RuntimeErrorCode": "runtime_protocol.dto.ERROR_CODES",
     },
 }
 

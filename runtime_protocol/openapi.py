@@ -30,15 +30,6 @@ SETTINGS: dict[str, Any] = {
         "runtime_protocol.openapi.add_examples",
     ],
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
-    "ENUM_NAME_OVERRIDES": {
-        "RuntimeJobStatus": "runtime_protocol.dto.JOB_STATUSES",
-        "RuntimeApiKeyMode": "runtime_protocol.dto.KEY_MODES",
-        "RuntimeResultStatus": "runtime_protocol.dto.RESULT_STATUSES",
-        "RuntimeHeartbeatDirective": "runtime_protocol.dto.DIRECTIVES",
-        "RuntimePollDirective": "runtime_protocol.dto.POLL_DIRECTIVES",
-        "RuntimeBatchHeartbeatDirective": "runtime_protocol.dto.BATCH_DIRECTIVES",
-        "RuntimeErrorCode": "runtime_protocol.dto.ERROR_CODES",
-    },
 }
 
 # What every path may answer, beside what each lists for itself.
