@@ -9,7 +9,7 @@ from django.http.response import HttpResponseBase
 
 from runtime_protocol import errors, trace
 from runtime_protocol.trace import Trace
-from runtime_protocol.wire import PROTOCOL_VERSION
+from runtime_protocol.versions import PROTOCOL_VERSION
 
 logger = logging.getLogger("runtime_protocol.access")
 

@@ -15,7 +15,8 @@ from rest_framework.response import Response
 from runtime_jobs.errors import ServiceError
 from runtime_jobs.redaction import safe_trace
 from runtime_protocol import trace
-from runtime_protocol.wire import Malformed, issues
+from runtime_protocol.wire.forms import issues
+from runtime_protocol.wire.reading import Malformed
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,9 @@ from rest_framework.serializers import ListSerializer
 
 from runtime_protocol import dto
 from runtime_protocol.errors import CODES
-from runtime_protocol.wire import PROTOCOL_VERSION, Dto, camel
+from runtime_protocol.versions import PROTOCOL_VERSION
+from runtime_protocol.wire.forms import Dto
+from runtime_protocol.wire.texts import camel
 
 FILE = Path(__file__).with_name("openapi.yaml")
 # The command that writes it; the test that compares says so too.

@@ -11,11 +11,14 @@ from rest_framework.request import Request
 
 from runtime_jobs.errors import JobNotFound
 from runtime_jobs.redaction import Secret, storable
-from runtime_jobs.services.terminal import Fence
+from runtime_jobs.services.settlements import Fence
 from runtime_protocol import trace
 from runtime_protocol.auth import Caller
 from runtime_protocol.errors import ProtocolError
-from runtime_protocol.wire import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, Dto, parse_uuid, read
+from runtime_protocol.versions import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
+from runtime_protocol.wire.forms import Dto
+from runtime_protocol.wire.reading import read
+from runtime_protocol.wire.texts import parse_uuid
 
 T = TypeVar("T", bound=Dto)
 

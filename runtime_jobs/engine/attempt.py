@@ -38,7 +38,7 @@ from runtime_jobs.registry import Execution, JobDefinition, JobInput
 from runtime_jobs.services import claims, credentials, lapses, terminal
 from runtime_jobs.services.claims import Claim
 from runtime_jobs.services.payloads import digest, text_of
-from runtime_jobs.services.terminal import Delivery, Fence, Settlement
+from runtime_jobs.services.settlements import Delivery, Fence, Settlement
 from runtime_jobs.states import TERMINAL, JobStatus
 from runtime_jobs.validation import chain
 

@@ -17,7 +17,7 @@ from runtime_jobs.models import AiJobAttempt
 from runtime_jobs.services import credentials
 from runtime_jobs.services.events import Actor, NewEvent, record
 from runtime_jobs.services.pulls import ended_error, must_exist
-from runtime_jobs.services.terminal import Fence
+from runtime_jobs.services.settlements import Fence
 from runtime_jobs.services.tokens import token_hash
 from runtime_jobs.services.transitions import lock
 from runtime_jobs.states import TERMINAL, JobStatus, Lane

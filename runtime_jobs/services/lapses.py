@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 from runtime_jobs.errors import ErrorCode
 from runtime_jobs.models import AiRuntimeJob
 from runtime_jobs.services import usage, workers
-from runtime_jobs.services.terminal import lapse
+from runtime_jobs.services.outcomes import lapse
 from runtime_jobs.services.transitions import end_attempt, error_fields, lock, step
 from runtime_jobs.states import LEASED, WAITING, AttemptOutcome, JobStatus
 

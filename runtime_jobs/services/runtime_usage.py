@@ -12,7 +12,7 @@ from runtime_jobs.errors import ErrorCode, JobAlreadyFinished, JobNotFound, Lock
 from runtime_jobs.models.base import new_id
 from runtime_jobs.redaction import Secret, redact
 from runtime_jobs.services.masking import secrets_of
-from runtime_jobs.services.terminal import Fence
+from runtime_jobs.services.settlements import Fence
 from runtime_jobs.services.tokens import token_hash
 
 TAKEN_FOR_HOURS = 24

@@ -19,7 +19,7 @@ from runtime_jobs.services.holders import attempt_of
 from runtime_jobs.services.masking import masked, masked_json
 from runtime_jobs.services.payloads import digest
 from runtime_jobs.services.runtime_usage import known_code
-from runtime_jobs.services.terminal import Delivery, Fence, Settlement
+from runtime_jobs.services.settlements import Delivery, Fence, Settlement
 from runtime_jobs.states import JobStatus
 from runtime_jobs.validation import chain
 

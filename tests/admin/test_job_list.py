@@ -12,7 +12,8 @@ from runtime_jobs.models import AiJobEvent, AiRuntimeJob, AiRuntimeResult, Runti
 from runtime_jobs.services import claims
 from runtime_jobs.services.events import Actor
 from runtime_jobs.services.jobs import cancel_job
-from runtime_jobs.services.terminal import Delivery, Fence, submit_result
+from runtime_jobs.services.settlements import Delivery, Fence
+from runtime_jobs.services.terminal import submit_result
 from tests.factories import KEY, JobFactory, UserFactory
 
 pytestmark = pytest.mark.django_db

@@ -23,6 +23,7 @@ from runtime_jobs.errors import AttemptError, ErrorCode, public_error
 from runtime_jobs.models import AiRuntimeJob, AiRuntimeResult
 from runtime_jobs.services import claims, jobs, terminal
 from runtime_jobs.services.events import Actor
+from runtime_jobs.services.settlements import Delivery, Fence
 from runtime_jobs.states import JobStatus
 from tests.conftest import triggers_off
 from tests.factories import CredentialFactory, JobFactory, UserFactory, payload
@@ -79,12 +80,12 @@ def job(user, credential):
 
 def start(job):
     (held,) = claims.claim(lane=job.lane, worker=WORKER, job_types=[job.job_type], count=1, lease_seconds=30, job_id=job.pk)
-    return terminal.Fence(held.job_id, held.attempt_no, held.token, held.worker)
+    return Fence(held.job_id, held.attempt_no, held.token, held.worker)
 
 
 def succeed(job):
     fence = start(job)
-    delivery = terminal.Delivery(RAW_OUTPUT, "0" * 63 + "1", job.output_schema_version, OUTPUT)
+    delivery = Delivery(RAW_OUTPUT, "0" * 63 + "1", job.output_schema_version, OUTPUT)
     terminal.submit_result(fence, delivery, registry.get(job.job_type), queries.work_item(job.pk).job)
     return fence
 
@@ -165,7 +166,7 @@ def test_the_detail_of_a_success_has_its_validated_output(owner, job):
 
 def test_a_rejected_result_is_not_shown(owner, job):
     fence = start(job)
-    delivery = terminal.Delivery(RAW_OUTPUT, "0" * 63 + "1", job.output_schema_version)
+    delivery = Delivery(RAW_OUTPUT, "0" * 63 + "1", job.output_schema_version)
     terminal.reject_result(fence, delivery, AttemptError(ErrorCode.SCHEMA_VALIDATION_FAILED, INTERNAL))
 
     shown = owner.get(url(job)).json()

@@ -8,7 +8,7 @@ from django.core.management import call_command
 from runtime_protocol import dto
 from runtime_protocol.errors import CODES
 from runtime_protocol.openapi import FILE, UPDATE
-from runtime_protocol.wire import Dto
+from runtime_protocol.wire.forms import Dto
 
 # The customer's names, and those of the other endpoints.
 ENDPOINT_DTOS = {

@@ -13,7 +13,8 @@ from runtime_jobs import queries, registry
 from runtime_jobs.models import AiJobAttempt, AiJobEvent, AiRuntimeJob
 from runtime_jobs.services import claims, lapses
 from runtime_jobs.services.claims import Claim
-from runtime_jobs.services.terminal import Delivery, Fence, Settlement, submit_result
+from runtime_jobs.services.settlements import Delivery, Fence, Settlement
+from runtime_jobs.services.terminal import submit_result
 from runtime_jobs.states import Lane
 from tests.factories import JobFactory
 

@@ -18,7 +18,8 @@ from runtime_jobs.registry import Limits
 from runtime_jobs.services import claims, gates, lapses, leases, workers
 from runtime_jobs.services.events import SYSTEM, Actor
 from runtime_jobs.services.jobs import cancel_job
-from runtime_jobs.services.terminal import LAPSE_LIMIT, RELEASE_LIMIT, release
+from runtime_jobs.services.outcomes import LAPSE_LIMIT, RELEASE_LIMIT
+from runtime_jobs.services.terminal import release
 from runtime_jobs.services.tokens import token_hash
 from runtime_jobs.states import Lane
 from tests.conftest import triggers_off

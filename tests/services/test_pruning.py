@@ -32,7 +32,8 @@ from runtime_jobs.services import claims, pruning
 from runtime_jobs.services.events import SYSTEM, Actor
 from runtime_jobs.services.jobs import cancel_job, create_job, rerun_job
 from runtime_jobs.services.pruning import Pruned, preview, prune_older_than
-from runtime_jobs.services.terminal import Fence, submit_failure
+from runtime_jobs.services.settlements import Fence
+from runtime_jobs.services.terminal import submit_failure
 from runtime_jobs.synthetic.models import ExtractedText
 from tests.conftest import triggers_off
 from tests.factories import CredentialFactory, JobFactory, UserFactory, payload

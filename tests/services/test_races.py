@@ -30,7 +30,7 @@ from runtime_jobs.models import AiJobSnapshot, AiRuntimeJob, AiRuntimeResult
 from runtime_jobs.services import claims, jobs, lapses
 from runtime_jobs.services.claims import Claim
 from runtime_jobs.services.events import Actor
-from runtime_jobs.services.terminal import Settlement
+from runtime_jobs.services.settlements import Settlement
 from runtime_jobs.states import Lane
 from tests.factories import CredentialFactory, payload
 from tests.services import worker as act

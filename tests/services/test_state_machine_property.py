@@ -31,7 +31,7 @@ from runtime_jobs.registry import JobDefinition, JobInput
 from runtime_jobs.services import claims, jobs, lapses, leases, terminal, workers
 from runtime_jobs.services.claims import Claim
 from runtime_jobs.services.events import Actor
-from runtime_jobs.services.terminal import Settlement
+from runtime_jobs.services.settlements import Settlement
 from runtime_jobs.services.tokens import token_hash
 from runtime_jobs.states import Lane
 from runtime_jobs.synthetic.ai_jobs import ExtractFacts

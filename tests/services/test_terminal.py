@@ -30,7 +30,8 @@ from runtime_jobs.redaction import Secret
 from runtime_jobs.services import claims
 from runtime_jobs.services.events import SYSTEM
 from runtime_jobs.services.jobs import cancel_job
-from runtime_jobs.services.terminal import Fence, Settlement, reject_result, release, submit_failure
+from runtime_jobs.services.settlements import Fence, Settlement
+from runtime_jobs.services.terminal import reject_result, release, submit_failure
 from runtime_jobs.synthetic.ai_jobs import ExtractFacts
 from runtime_jobs.synthetic.models import ExtractedFact, ExtractedText
 from tests.services.steps import (

@@ -14,7 +14,7 @@ from runtime_jobs.models import AiRuntimeJob
 from runtime_jobs.registry import JobDefinition, JobInput
 from runtime_jobs.services import claims, terminal
 from runtime_jobs.services.claims import Claim
-from runtime_jobs.services.terminal import Settlement
+from runtime_jobs.services.settlements import Settlement
 from runtime_jobs.states import Lane
 from tests.services.steps import delivery, fence
 

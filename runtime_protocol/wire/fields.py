@@ -1,18 +1,11 @@
-"""What stands on the wire: JSON read strictly, fields that take exactly their type, and names that are mapped once, by declared field.
-
-A DTO declares its fields in snake_case; on the wire they are camelCase. Only declared names are mapped: JSON that belongs to a job
-(payload, checkpoint, validatedOutput) is never walked for names.
-"""
+"""Fields that take exactly their type, in words that never repeat what was sent."""
 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from enum import StrEnum
-from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
@@ -22,69 +15,11 @@ from rest_framework import serializers
 from rest_framework.fields import empty
 
 from runtime_jobs.validation import strict
+from runtime_protocol.wire.texts import parse_uuid
 
-PROTOCOL_VERSION = "1.0"
-MIN_PROTOCOL_VERSION = "1.0"
-LARGEST_INTEGER = 2**63 - 1
 # A column of the database; no count or price comes near it.
 LARGEST_COUNT = 2**53 - 1
-
-_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
-# Cheap to look for; only then is it worth to walk over all numbers.
-_LONG_DIGITS = re.compile(r"\d{19}", re.ASCII)
-
-
-class Malformed(ValueError):
-    """The body is no JSON as we take it. `reason` is one of strict.Reason, or not_utf8."""
-
-    def __init__(self, reason: str, position: int | None = None) -> None:
-        super().__init__(reason)
-        self.reason, self.position = reason, position
-
-
-def read(body: bytes) -> Any:
-    """One JSON document. Refused: bad UTF-8, duplicate keys, NaN and Infinity, more than 64 levels, integers beyond 64 bits.
-
-    NUL and lone surrogates pass: what becomes of them is for each field to say. Raises Malformed.
-    """
-    try:
-        text = body.decode()
-        value = strict.loads(text, storable=False)
-    except UnicodeDecodeError as error:
-        raise Malformed("not_utf8", error.start) from None
-    except strict.Unreadable as error:
-        raise Malformed(str(error.reason), error.position) from None
-    if _LONG_DIGITS.search(text) and any(not -(2**63) <= number <= LARGEST_INTEGER for number in _integers(value)):
-        raise Malformed(str(strict.Reason.NUMBER_OUT_OF_RANGE))
-    return value
-
-
-def _integers(value: Any) -> Iterator[int]:
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if type(item) is int:
-            yield item
-        elif isinstance(item, list):
-            pending.extend(item)
-        elif isinstance(item, dict):
-            pending.extend(item.values())
-
-
-def camel(name: str) -> str:
-    """job_id → jobId"""
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
-
-
-def moment(value: datetime) -> str:
-    """RFC 3339, UTC, milliseconds."""
-    return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def parse_uuid(text: str) -> UUID | None:
-    return UUID(text) if _UUID.fullmatch(text) else None
 
 
 class _Strict:
@@ -266,92 +201,6 @@ class Labels(_Strict, serializers.DictField):
         return super().to_internal_value(data)
 
 
-class Dto(serializers.Serializer[None]):
-    """A request or an answer, or a part of one. `example` is shown in the contract and is checked by a test."""
-
-    example: ClassVar[Mapping[str, Any]] = {}
-    default_error_messages = {"invalid": "A JSON object is needed.", "unknown": "There is no such field in this version of the protocol."}
-
-    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
-        fields = {}
-        for name, field in super().get_fields().items():
-            wire_name = camel(name)
-            if wire_name != name:
-                field.source = name
-            fields[wire_name] = field
-        return fields
-
-    @classmethod
-    @cache
-    def shared(cls) -> Self:
-        """The one instance whose fields all requests use: making them anew cost more than everything else of a request."""
-        made = cls()
-        made._writable_list  # noqa: B018 - built now, not by the first two requests at once
-        return made
-
-    @property
-    def _writable_list(self) -> list[Any]:
-        return list(self._writable_fields)
-
-    @classmethod
-    def parse(cls, data: Any) -> dict[str, Any]:
-        """The values by their Python names; an optional one that was left out or null is missing. Raises ValidationError."""
-        return cls.shared().run_validation(data)  # type: ignore[no-any-return]
-
-    def to_internal_value(self, data: Any) -> dict[str, Any]:
-        if type(data) is not dict:
-            raise serializers.ValidationError({"": [self.error_messages["invalid"]]}, code="invalid")
-        unknown = data.keys() - self.fields.keys()
-        if unknown:
-            # Before all else: a field of a newer version explains what else is wrong.
-            raise serializers.ValidationError(
-                {_printable(name): [self.error_messages["unknown"]] for name in sorted(unknown)[:20]}, code="unknown"
-            )
-        given = {name: value for name, value in data.items() if value is not None or self.fields[name].required}
-        return super().to_internal_value(given)  # type: ignore[no-any-return]
-
-    @classmethod
-    @cache
-    def _outline(cls) -> dict[str, tuple[str, bool]]:
-        return {name: (camel(name), field.required) for name, field in cls._declared_fields.items()}
-
-    @classmethod
-    def answer(cls, **values: Any) -> dict[str, Any]:
-        """The wire's form of an answer: None is left out, and only optional fields may be None. Raises TypeError on a wrong name."""
-        made, outline = {}, cls._outline()
-        if not values.keys() <= outline.keys():
-            raise TypeError(f"{cls.__name__} has no {sorted(values.keys() - outline.keys())}")
-        for name, (wire_name, required) in outline.items():
-            value = values.get(name)
-            if value is not None:
-                made[wire_name] = _plain(value)
-            elif required:
-                raise TypeError(f"{cls.__name__} needs {name}")
-        return made
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, StrEnum):
-        return str(value)
-    if isinstance(value, datetime):
-        return moment(value)
-    if isinstance(value, UUID):
-        return str(value)
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    return value
-
-
-def _printable(name: str) -> str:
-    return name[:100].encode(errors="replace").decode().replace("\x00", "�")
-
-
-def many(dto: type[Dto], *, least: int = 0, most: int, required: bool = True) -> Any:
-    """A list of DTOs in a request; one that may be left out may be null too."""
-    made: Any = dto  # with many=True the class makes a list of itself, whose bounds the stubs do not know
-    return made(many=True, min_length=least or None, max_length=most, required=required, allow_null=not required)
-
-
 def optional(field: type[Any], **kwargs: Any) -> Any:
     """A field of a request that may be left out, or be null, which means the same."""
     return field(required=False, allow_null=True, **kwargs)
@@ -360,16 +209,3 @@ def optional(field: type[Any], **kwargs: Any) -> Any:
 def sometimes(field: type[Any], **kwargs: Any) -> Any:
     """A field of an answer that is left out when there is nothing to say; it is never null."""
     return field(required=False, **kwargs)
-
-
-def issues(detail: Any, path: str = "") -> Iterator[dict[str, str]]:
-    """DRF's nested findings as a flat list, each at its JSON pointer."""
-    if isinstance(detail, dict):
-        for name, inner in detail.items():
-            key = str(name).replace("~", "~0").replace("/", "~1")
-            yield from issues(inner, path if name == "" else f"{path}/{key}")
-    elif isinstance(detail, list):
-        for index, inner in enumerate(detail):
-            yield from issues(inner, path if not isinstance(inner, dict) else f"{path}/{index}")
-    else:
-        yield {"path": path, "rule": getattr(detail, "code", "invalid"), "message": str(detail)}
