@@ -78,6 +78,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
+    "csp",
     "django_filters",
     "rest_framework",
     "drf_spectacular",
@@ -95,8 +96,10 @@ MIGRATION_LINTER_OPTIONS = {"exclude_apps": ["django_q"], "no_cache": True}
 MIDDLEWARE = [
     "runtime_protocol.envelope.EnvelopeMiddleware",
     "django.middleware.security.SecurityMiddleware",
+    "csp.middleware.CSPMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "config.back_office.BackOfficeMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -130,7 +133,15 @@ AUTH_PASSWORD_VALIDATORS = [
     )
 ]
 
+# Of the back office; everything else speaks LANGUAGE_CODE (config/back_office.py).
 LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("zh-hans", "Simplified Chinese")]
+# One catalogue for all that is ours, templates/ and config/ included.
+LOCALE_PATHS = [BASE_DIR / "runtime_jobs" / "locale"]
+LANGUAGE_COOKIE_HTTPONLY = True
+LANGUAGE_COOKIE_SAMESITE = "Lax"
+LANGUAGE_COOKIE_AGE = 365 * 24 * 3600
+LANGUAGE_COOKIE_SECURE = not DEBUG
 TIME_ZONE = env.text("TIME_ZONE", "UTC")
 USE_I18N = True
 USE_TZ = True
@@ -155,6 +166,21 @@ LOGIN_URL = "admin:login"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not DEBUG
 SESSION_COOKIE_HTTPONLY = True
 X_FRAME_OPTIONS = "DENY"
+# Nothing but files of ours: no inline script or style, no frame, no foreign form target. Django's debug pages are exempt (django-csp).
+CONTENT_SECURITY_POLICY = {
+    "EXCLUDE_URL_PREFIXES": ["/internal/"],
+    "DIRECTIVES": {
+        "default-src": ["'none'"],
+        "script-src": ["'self'"],
+        "style-src": ["'self'"],
+        "img-src": ["'self'"],
+        "font-src": ["'self'"],
+        "connect-src": ["'self'"],
+        "form-action": ["'self'"],
+        "base-uri": ["'none'"],
+        "frame-ancestors": ["'none'"],
+    },
+}
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_SSL_REDIRECT = env.flag("SECURE_SSL_REDIRECT", default=not DEBUG)
@@ -162,7 +188,8 @@ SECURE_REDIRECT_EXEMPT = [r"^internal/", r"^healthz$"]
 SECURE_HSTS_SECONDS = env.whole("SECURE_HSTS_SECONDS", 0 if DEBUG else 31_536_000, least=0, most=63_072_000)
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = SECURE_HSTS_SECONDS > 0
 # Only where a proxy of yours sets the header on every request: else a client could claim https.
-if env.flag("BEHIND_TLS_PROXY", default=False):
+BEHIND_TLS_PROXY = env.flag("BEHIND_TLS_PROXY", default=False)
+if BEHIND_TLS_PROXY:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
 # --- jobs ------------------------------------------------------------------------------------------------------------------------

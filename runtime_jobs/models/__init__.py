@@ -4,6 +4,7 @@ from runtime_jobs.models.event import AiEventDelivery, AiJobEvent
 from runtime_jobs.models.gate import ClaimGate
 from runtime_jobs.models.instance import RuntimeInstance
 from runtime_jobs.models.job import AiRuntimeJob
+from runtime_jobs.models.login import LoginTries
 from runtime_jobs.models.result import AiRuntimeResult
 from runtime_jobs.models.service_token import RuntimeServiceToken
 from runtime_jobs.models.snapshot import AiJobSnapshot
@@ -19,6 +20,7 @@ __all__ = [
     "AiRuntimeResult",
     "AiUsageLog",
     "ClaimGate",
+    "LoginTries",
     "RuntimeInstance",
     "RuntimeServiceToken",
 ]

@@ -22,6 +22,7 @@ from runtime_jobs.models import (
     AiRuntimeResult,
     AiUsageLog,
     ClaimGate,
+    LoginTries,
     RuntimeInstance,
     RuntimeServiceToken,
 )
@@ -46,7 +47,7 @@ def execute(sql, parameters=None):
 def update(model, pk, **columns):
     """A raw UPDATE of one row; the values are SQL."""
     changes = ", ".join(f"{column} = {value}" for column, value in columns.items())
-    execute(f"UPDATE {model._meta.db_table} SET {changes} WHERE id = %s", [pk])
+    execute(f"UPDATE {model._meta.db_table} SET {changes} WHERE {model._meta.pk.column} = %s", [pk])
 
 
 def insert_copy(model, pk, **columns):
@@ -177,6 +178,7 @@ class World:
         self.gate = ClaimGate.objects.create(kind="lane", key="interactive")
         self.instance = RuntimeInstance.objects.create(name="w", kind="engine", lane="interactive")
         self.token = RuntimeServiceToken.objects.create(name="t", key_id="k", secret_hash="h", expires_at=self.job.created_at)
+        self.tries = LoginTries.objects.create(key="k", tries=1, until=self.job.created_at)
         self.text = ExtractedText.objects.create(job_id=self.job.pk, target_type="t", target_id="1", summary="s")
         self.fact = ExtractedFact.objects.create(text=self.text, position=1, fact="f", paragraph="p1")
 
