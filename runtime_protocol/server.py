@@ -40,7 +40,7 @@ class WebProcess:
         self.lender = ConnectionLender(settings.RUNTIME_CONNECTIONS)
         self.room = WaitingRoom(settings.RUNTIME_MAX_WAITERS)
         self._name = f"web:{socket.gethostname()}:{self.pid}"
-        self._due = {"look": 0.0, "seen": 0.0, "give_up": 0.0}
+        self._due = {"look": 0.0, "seen": 0.0, "chores": 0.0, "give_up": 0.0}
         self._thread = threading.Thread(target=self._run, name="runtime-protocol", daemon=True)
         self._thread.start()
 
@@ -67,9 +67,11 @@ class WebProcess:
                 self._look()
             with self.lender.lend():
                 lapses.reap()
-        if self._is_due("seen", workers.SEEN_EVERY_SECONDS):
+        if self._is_due("seen", workers.WEB_SEEN_EVERY_SECONDS):
             with self.lender.lend():
                 workers.seen(self._name, kind=workers.Kind.WEB, lane=Lane.RUNTIME, version=settings.VERSION, job_types=registry.job_types())
+        if self._is_due("chores", workers.SEEN_EVERY_SECONDS):
+            with self.lender.lend():
                 for chore in _also:
                     chore()
         if self._is_due("give_up", _GIVE_UP_EVERY_SECONDS):

@@ -16,8 +16,9 @@ from runtime_jobs.states import LEASED, WAITING, AttemptOutcome, JobStatus
 
 BATCH = 100
 
-# A lease lapses only if its holder could have renewed it: not before the database, and for runtimes a web server too, has been up for a
-# whole lease again.
+# A lease lapses only if its holder could have renewed it: not before the database has been up for a whole lease again. For runtimes also
+# not before one web process has been up without a break for a lease, up to the lease's end at least: one that fell silent before does not
+# speak for the time after, however short its silence.
 _EXPIRED = """
     SELECT id, lock_token FROM ai_runtime_job
     WHERE status IN ('cancel_requested', 'running') AND lock_until < statement_timestamp()
@@ -25,7 +26,7 @@ _EXPIRED = """
           CASE lane WHEN 'runtime' THEN %(runtime)s ELSE %(engine)s END)
       AND (lane <> 'runtime' OR EXISTS (
           SELECT FROM runtime_instance WHERE kind = 'web' AND last_seen_at > statement_timestamp() - make_interval(secs => %(alive)s)
-            AND started_at < statement_timestamp() - make_interval(secs => %(runtime)s)))
+            AND started_at < statement_timestamp() - make_interval(secs => %(runtime)s) AND last_seen_at >= lock_until))
     ORDER BY lock_until LIMIT %(batch)s
 """
 

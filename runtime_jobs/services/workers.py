@@ -14,13 +14,16 @@ Kind = RuntimeInstance.Kind
 
 SEEN_EVERY_SECONDS = 5
 ALIVE_SECONDS = 20  # not seen for so long is not alive
+# A web process notes itself more often, and a shorter silence begins its time anew: meanwhile no runtime could keep its lease.
+WEB_SEEN_EVERY_SECONDS = 1
+WEB_OUTAGE_SECONDS = 4
 
 _SEEN = """
     INSERT INTO runtime_instance AS i (id, name, kind, lane, version, job_types, labels, draining, started_at, last_seen_at)
     VALUES (%(id)s, %(name)s, %(kind)s, %(lane)s, %(version)s, %(job_types)s, '{}', false, statement_timestamp(), statement_timestamp())
     ON CONFLICT (name) DO UPDATE SET
         kind = excluded.kind, lane = excluded.lane, version = excluded.version, job_types = excluded.job_types,
-        started_at = CASE WHEN i.last_seen_at < statement_timestamp() - make_interval(secs => %(alive)s)
+        started_at = CASE WHEN i.last_seen_at < statement_timestamp() - make_interval(secs => %(silence)s)
                           THEN statement_timestamp() ELSE i.started_at END,
         last_seen_at = excluded.last_seen_at
     RETURNING i.draining
@@ -49,7 +52,7 @@ _STILL_SEEN = """
 
 
 def seen(name: str, *, kind: RuntimeInstance.Kind, lane: str, version: str, job_types: Sequence[str]) -> bool:
-    """Note that the worker is alive. True when it is to drain."""
+    """Note that the worker is alive; after a silence its time begins anew. True when it is to drain."""
     parameters: dict[str, Any] = {
         "id": new_id(),
         "name": name,
@@ -57,7 +60,7 @@ def seen(name: str, *, kind: RuntimeInstance.Kind, lane: str, version: str, job_
         "lane": lane,
         "version": version,
         "job_types": Jsonb(list(job_types)),
-        "alive": ALIVE_SECONDS,
+        "silence": WEB_OUTAGE_SECONDS if kind == Kind.WEB else ALIVE_SECONDS,
     }
     with connection.cursor() as cursor:
         cursor.execute(_SEEN, parameters)

@@ -746,6 +746,43 @@ def test_runtime_leases_lapse_only_once_a_web_server_has_been_up_for_a_lease(set
     assert lapses.reap() == 1
 
 
+def web_seen(name):
+    workers.seen(name, kind=RuntimeInstance.Kind.WEB, lane=Lane.RUNTIME, version="", job_types=[])
+
+
+def test_a_short_outage_of_the_web_servers_charges_no_lapse(settings):
+    """Less than ALIVE_SECONDS, so that the process that was up before still counts as alive."""
+    settings.RUNTIME_LEASE_SECONDS = 3  # this database has been up for longer
+    job, _ = running(job_type=RUNTIME_TYPE)
+    web_seen("before")
+    RuntimeInstance.objects.filter(name="before").update(started_at=ago(600), last_seen_at=ago(6))
+    change(job, lock_until=ago(3))  # in the outage
+    assert lapses.reap() == 0
+    web_seen("after")
+    assert lapses.reap() == 0  # up again: one lease of grace
+    RuntimeInstance.objects.filter(name="after").update(started_at=ago(4))
+    assert lapses.reap() == 1
+
+
+def test_a_lease_that_ended_while_a_web_server_was_up_lapses_although_it_went_since(settings):
+    settings.RUNTIME_LEASE_SECONDS = 3  # this database has been up for longer
+    job, _ = running(job_type=RUNTIME_TYPE)
+    web_seen("before")
+    RuntimeInstance.objects.filter(name="before").update(started_at=ago(600), last_seen_at=ago(6))
+    change(job, lock_until=ago(7))
+    assert lapses.reap() == 1
+
+
+@pytest.mark.parametrize(("silence", "begins_anew"), [(workers.WEB_OUTAGE_SECONDS + 1, True), (workers.WEB_OUTAGE_SECONDS - 1, False)])
+def test_a_web_process_that_was_silent_begins_anew(silence, begins_anew):
+    """It hung, or the database was out of its reach: meanwhile it took no heartbeat."""
+    web_seen("web 1")
+    web = RuntimeInstance.objects.filter(name="web 1")
+    web.update(started_at=ago(600), last_seen_at=ago(silence))
+    web_seen("web 1")
+    assert web.filter(started_at__gt=ago(5)).exists() is begins_anew
+
+
 # --- who works here ---------------------------------------------------------------------------------------------------------------
 
 
