@@ -13,7 +13,11 @@ BENCH_ARGS ?=
 
 export PORT PROVIDER_PORT PROVIDER
 
-.PHONY: run install test bench lint stop clean
+# So many requests per operation and phase, from a seed that is printed: FUZZ_SEED=… repeats a run.
+FUZZ_EXAMPLES ?= 1000
+FUZZ_SEED ?= $(shell date +%s)
+
+.PHONY: run install test fuzz bench lint stop clean
 
 run: install $(if $(filter local-model,$(PROVIDER)),$(VENV)/.installed-local-model)
 	@exec $(BIN)/python -m config.devstack
@@ -33,6 +37,10 @@ $(VENV)/.installed-local-model: $(VENV)/.installed
 
 test: install
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+
+# Whatever the runtime protocol's contract allows, and what it does not, at a real server; the suite does a little of it.
+fuzz: install
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) FUZZ_SEED=$(FUZZ_SEED) $(BIN)/python -m pytest --timeout=0 -s tests/runtime_protocol/test_fuzz.py
 
 $(VENV)/.installed-bench: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint config/constraints.txt --editable '.[dev,bench]'

@@ -10,6 +10,7 @@ from rest_framework.serializers import ListSerializer
 from runtime_protocol import dto
 from runtime_protocol.errors import CODES
 from runtime_protocol.versions import PROTOCOL_VERSION
+from runtime_protocol.wire.fields import Json
 from runtime_protocol.wire.forms import Dto
 from runtime_protocol.wire.texts import camel
 
@@ -29,7 +30,7 @@ SETTINGS: dict[str, Any] = {
     "PREPROCESSING_HOOKS": [],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "runtime_protocol.openapi.add_examples",
+        "runtime_protocol.openapi.complete",
     ],
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
 }
@@ -42,7 +43,12 @@ _ALWAYS = (
 _WITH_BODY = ("malformed_json", "unsupported_media_type", "payload_too_large", "scope_denied", "instance_not_allowed")
 
 _HEADERS = [
-    OpenApiParameter("X-Protocol-Version", str, OpenApiParameter.HEADER, description="Such as 1.0; left out: the server's."),
+    OpenApiParameter(
+        "X-Protocol-Version",
+        {"type": "string", "pattern": r"^1\.[0-9]{1,4}$"},
+        OpenApiParameter.HEADER,
+        description="Such as 1.0; left out: the server's.",
+    ),
     OpenApiParameter("X-Request-Id", str, OpenApiParameter.HEADER, description="1 to 128 of A–Z a–z 0–9 . _ : -; given back."),
     OpenApiParameter("traceparent", str, OpenApiParameter.HEADER, description="W3C Trace Context; given back."),
 ]
@@ -67,6 +73,7 @@ def operation(
     body: type[Dto] | None = None,
     parameters: Sequence[OpenApiParameter] = (),
     unchanged: bool = False,
+    media_type: str = "application/json",
 ) -> Callable[[F], F]:
     """Describe an endpoint; every failure that it knows stands there with an example."""
     failures: dict[int, list[str]] = {}
@@ -80,9 +87,9 @@ def operation(
         request=body,
         parameters=[*_HEADERS, *parameters],
         responses={
-            200: answer,
+            (200, media_type): answer,
             **({304: OpenApiResponse(None, "Unchanged.")} if unchanged else {}),
-            **{status: _failure(codes) for status, codes in sorted(failures.items())},
+            **{(status, "application/json"): _failure(codes) for status, codes in sorted(failures.items())},
         },
     )
 
@@ -121,14 +128,20 @@ def error_example(code: str) -> dict[str, Any]:
     return example | ({"details": _DETAILS[code]} if code in _DETAILS else {})
 
 
-def add_examples(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """Postprocessing hook: an example for every DTO, the bounds of lists, and that requests take no other fields."""
+def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Postprocessing hook: an example for every DTO, the bounds of lists, what depends on what, and that requests take no other fields."""
+    for path in result["paths"].values():
+        for described in path.values():
+            # The docstring of the view's class, which says nothing of the endpoint.
+            described.pop("description", None)
     for name, schema in result["components"]["schemas"].items():
         found = getattr(dto, name, None)
         if not (isinstance(found, type) and issubclass(found, Dto)):
             continue
         for field_name, field in found._declared_fields.items():
-            # drf-spectacular leaves the bounds of lists of DTOs out.
+            # drf-spectacular leaves out the bounds of lists of DTOs, and which JSON is taken.
+            if isinstance(field, Json) and field.container:
+                schema["properties"][camel(field_name)]["type"] = ["object", "array", "null"]
             if isinstance(field, ListSerializer):
                 bounds = {"minItems": getattr(field, "min_length", None), "maxItems": getattr(field, "max_length", None)}
                 schema["properties"][camel(field_name)].update({word: bound for word, bound in bounds.items() if bound is not None})
@@ -136,6 +149,7 @@ def add_examples(result: dict[str, Any], **_: Any) -> dict[str, Any]:
             del schema["description"]
         if found.example:
             schema["examples"] = [dict(found.example)]
+        schema.update(found.also)
         if name in _REQUESTS:
             schema["additionalProperties"] = False
     return result

@@ -42,6 +42,11 @@ class RuntimePollJobsRequestDto(Dto):
     runtime_version = optional(Text, most=100, least=0)
     labels = optional(Labels)
 
+    also = {
+        "if": {"required": ["autoLock"], "properties": {"autoLock": {"const": True}}},
+        "then": {"required": ["requestId"], "properties": {"requestId": {"type": "string"}}},
+    }
+
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs.get("auto_lock") and "request_id" not in attrs:
             raise serializers.ValidationError({"requestId": ["With autoLock a requestId is needed."]}, code="required")

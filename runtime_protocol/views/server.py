@@ -55,7 +55,7 @@ class ContractRenderer(JSONRenderer):
 class ContractViewSet(ProtocolViewSet):
     renderer_classes = [ContractRenderer, JSONRenderer]
 
-    @operation("getContract", "This contract", OpenApiResponse({"type": "string"}, "The contract, as YAML."))
+    @operation("getContract", "This contract", OpenApiResponse({"type": "object"}, "OpenAPI 3.1, as YAML."), media_type="application/yaml")
     def schema_file(self, request: Request) -> HttpResponse:
         return HttpResponse(_contract(), content_type="application/yaml")
 

@@ -163,10 +163,10 @@ class Json(_Strict, serializers.JSONField):
 
     def __init__(self, *, most_bytes: int | None = None, container: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._most, self._container = most_bytes, container
+        self._most, self.container = most_bytes, container
 
     def to_internal_value(self, data: Any) -> Any:
-        if self._container and not isinstance(data, dict | list):
+        if self.container and not isinstance(data, dict | list):
             self.fail("container")
         try:
             strict.check_storable(data)

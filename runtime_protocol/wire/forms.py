@@ -14,9 +14,13 @@ from runtime_protocol.wire.texts import camel, moment
 
 
 class Dto(serializers.Serializer[None]):
-    """A request or an answer, or a part of one. `example` is shown in the contract and is checked by a test."""
+    """A request or an answer, or a part of one. `example` is shown in the contract and is checked by a test.
+
+    `also` is what the contract says of it beyond its fields, as JSON Schema: what `validate` checks.
+    """
 
     example: ClassVar[Mapping[str, Any]] = {}
+    also: ClassVar[Mapping[str, Any]] = {}
     default_error_messages = {"invalid": "A JSON object is needed.", "unknown": "There is no such field in this version of the protocol."}
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:

@@ -126,7 +126,7 @@ def _type(form: dict[str, Any], schemas: dict[str, Any]) -> str:
         return " / ".join(f"`{value}`" for value in schemas[name]["enum"]) if "enum" in schemas[name] else name
     kind = form.get("type", "any JSON")
     kinds = [one for one in (kind if isinstance(kind, list) else [kind]) if one != "null"]
-    words = [form["format"] if form.get("format") in ("uuid", "date-time") else kinds[0]]
+    words = [form["format"] if form.get("format") in ("uuid", "date-time") else " or ".join(kinds)]
     if kinds[0] == "array":
         words.append(f"of {_type(form['items'], schemas)}")
     for low, high, unit in (("minimum", "maximum", ""), ("minLength", "maxLength", " characters"), ("minItems", "maxItems", " items")):

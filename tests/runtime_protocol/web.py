@@ -51,8 +51,9 @@ class WebServer:
         return False
 
     def log(self) -> str:
-        self._output.seek(0)
-        return self._output.read().decode(errors="replace")
+        # Not by seek and read: the processes write where this file's one position is.
+        number = self._output.fileno()
+        return os.pread(number, os.fstat(number).st_size, 0).decode(errors="replace")
 
     def end(self) -> None:
         left = []
