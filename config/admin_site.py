@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.i18n import set_language
 
 from config.login import LoginForm
+from runtime_protocol import pages
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,12 @@ class JobAdminSite(AdminSite):
     login_form = LoginForm
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
-        return [path("language/", set_language, name="set_language"), *super().get_urls()]
+        return [
+            path("language/", set_language, name="set_language"),
+            path("runtime-protocol/", self.admin_view(pages.document), name="runtime_protocol"),
+            path("runtime-protocol/openapi.yaml", self.admin_view(pages.contract), name="runtime_protocol_contract"),
+            *super().get_urls(),
+        ]
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         context = super().each_context(request)
@@ -75,4 +81,7 @@ def _sections(request: HttpRequest, urls: dict[str, str]) -> list[Section]:
         for model, label in _SECTIONS.items()
         if urls.get(model)
     ]
+    if pages.may_read(request.user):
+        url = reverse("admin:runtime_protocol")
+        found.append(Section(_("Runtime protocol"), url, request.path.startswith(url)))
     return [Section(_("Dashboard"), index, request.path == index, "d"), *found]

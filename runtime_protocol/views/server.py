@@ -12,7 +12,8 @@ from rest_framework.response import Response
 
 from runtime_jobs.services import pulls
 from runtime_protocol import dto, limits, requests
-from runtime_protocol.openapi import FILE, operation
+from runtime_protocol.files import CONTRACT
+from runtime_protocol.openapi import operation
 from runtime_protocol.server import database
 from runtime_protocol.versions import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from runtime_protocol.views.base import ProtocolViewSet
@@ -62,4 +63,4 @@ class ContractViewSet(ProtocolViewSet):
 
 @cache
 def _contract() -> bytes:
-    return FILE.read_bytes()
+    return CONTRACT.read_bytes()

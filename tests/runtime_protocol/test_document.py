@@ -7,7 +7,6 @@ import json
 import os
 import re
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +14,9 @@ import yaml
 
 from runtime_jobs.errors import RULES
 from runtime_protocol.errors import CODES
-from runtime_protocol.openapi import FILE
+from runtime_protocol.files import CONTRACT, DOCUMENT
 from tests.runtime_protocol.conftest import OUTPUT, Runtime, sha
 
-DOCUMENT = Path(__file__).parents[2] / "runtime_protocol/PROTOCOL.md"
 UPDATE = "UPDATE_PROTOCOL_MD=1 python -m pytest tests/runtime_protocol/test_document.py"
 MARK = re.compile(r"<!-- (example|table): ([a-z ]+) -->\n(?:\n<!-- begin -->\n.*?<!-- end -->\n)?", re.DOTALL)
 
@@ -101,7 +99,7 @@ def tables():
 
 
 def fields():
-    schemas = yaml.safe_load(FILE.read_text())["components"]["schemas"]
+    schemas = yaml.safe_load(CONTRACT.read_text())["components"]["schemas"]
     parts = []
     for name, schema in schemas.items():
         if "properties" not in schema:
@@ -162,7 +160,7 @@ def test_acceptance_1_the_document_is_complete_and_true(examples):
 
 def test_acceptance_1_the_document_names_every_endpoint_dto_and_error():
     text = DOCUMENT.read_text()
-    contract = yaml.safe_load(FILE.read_text())
+    contract = yaml.safe_load(CONTRACT.read_text())
     for name in [*contract["components"]["schemas"]["RuntimeErrorCode"]["enum"], *CODES]:
         assert f"`{name}`" in text, name
     for name, schema in contract["components"]["schemas"].items():

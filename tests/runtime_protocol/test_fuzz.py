@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime_protocol.openapi import FILE
+from runtime_protocol.files import CONTRACT
 from tests.factories import CredentialFactory, JobFactory
 from tests.runtime_protocol.conftest import JOB_TYPE, Runtime, issue
 from tests.runtime_protocol.web import through_http, web_server
@@ -34,7 +34,7 @@ def fuzz(port, leases, *options):
         "--config-file",
         CONFIG,
         "run",
-        FILE,
+        CONTRACT,
         "--url",
         f"http://127.0.0.1:{port}",
     ]

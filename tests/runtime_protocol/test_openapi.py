@@ -7,7 +7,8 @@ from django.core.management import call_command
 
 from runtime_protocol import dto
 from runtime_protocol.errors import CODES
-from runtime_protocol.openapi import FILE, UPDATE
+from runtime_protocol.files import CONTRACT
+from runtime_protocol.openapi import UPDATE
 from runtime_protocol.wire.forms import Dto
 
 # The customer's names, and those of the other endpoints.
@@ -28,7 +29,7 @@ ENDPOINT_DTOS = {
 
 @pytest.fixture(scope="module")
 def contract():
-    return yaml.safe_load(FILE.read_text())
+    return yaml.safe_load(CONTRACT.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_the_contract_in_the_repository_is_up_to_date_and_valid(tmp_path):
         "spectacular", urlconf="runtime_protocol.openapi_urls", custom_settings="runtime_protocol.openapi.SETTINGS", file=str(file),
         validate=True, fail_on_warn=True,
     )  # fmt: skip
-    assert file.read_text() == FILE.read_text(), f"The protocol has changed. Look at what that does to runtimes, then run: {UPDATE}"
+    assert file.read_text() == CONTRACT.read_text(), f"The protocol has changed. Look at what that does to runtimes, then run: {UPDATE}"
 
 
 def test_acceptance_2_and_8_every_endpoint_has_its_path_and_its_dtos(contract):
@@ -109,7 +110,7 @@ def test_requests_take_no_other_fields_and_answers_may_grow(contract):
 def test_runtimes_can_fetch_the_contract(runtime):
     answer = runtime.get("schema")
     assert (answer.status, answer.headers["Content-Type"]) == (200, "application/yaml")
-    assert answer.body == FILE.read_text()
+    assert answer.body == CONTRACT.read_text()
     assert runtime.get("schema", headers={"Accept": "application/yaml"}).status == 200
 
 
