@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.i18n import set_language
 
 from config.login import LoginForm
+from config.request_ids import with_request_id
 from runtime_protocol import pages
 
 
@@ -34,6 +35,7 @@ _SECTIONS = {
     "AiEventDelivery": _("Deliveries"),
     "RuntimeInstance": _("Workers"),
     "ClaimGate": _("Pauses"),
+    "AiStaffEvent": _("Staff actions"),
     "AiModelCredential": _("Credentials"),
     "RuntimeServiceToken": _("Service tokens"),
     "User": _("Users"),
@@ -57,6 +59,10 @@ class JobAdminSite(AdminSite):
             path("runtime-protocol/openapi.yaml", self.admin_view(pages.contract), name="runtime_protocol_contract"),
             *super().get_urls(),
         ]
+
+    def admin_view(self, view: Any, cacheable: bool = False) -> Any:
+        """Whatever a page records carries the request's id, which the answer and the log name too."""
+        return super().admin_view(with_request_id(view), cacheable)
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         context = super().each_context(request)

@@ -184,6 +184,12 @@ class JobNotCancellable(ServiceError):
     code = "job_not_cancellable"
 
 
+class JobNotLeased(ServiceError):
+    """No worker holds the job; the message names its state."""
+
+    code = "job_not_leased"
+
+
 class LockConflict(ServiceError):
     """The job is leased by, or reserved for, somebody else."""
 

@@ -13,7 +13,7 @@ from django.utils.module_loading import autodiscover_modules
 from runtime_jobs.abort import AbortSignal
 from runtime_jobs.errors import InvalidPayload, Issue, UnknownJobType
 from runtime_jobs.model_call import BoundGateway, ModelAnswer, ModelRequest
-from runtime_jobs.redaction import redact_json
+from runtime_jobs.redaction import MASK, redact_json
 from runtime_jobs.schemas import CompiledSchema
 from runtime_jobs.states import Lane
 
@@ -169,3 +169,15 @@ def get(job_type: str) -> JobDefinition:
 
 def job_types(lane: Lane | None = None) -> list[str]:
     return sorted(name for name, definition in _definitions.items() if lane is None or definition.lane == lane)
+
+
+def visible(job_type: str, value: Any, *, clear: bool) -> Any:
+    """An input or output as it is shown: `clear` to who may see sensitive text, else as its definition redacts it; members with a secret's
+    name never."""
+    if not clear:
+        definition = find(job_type)
+        try:
+            value = definition.redact(value) if definition else MASK
+        except Exception:  # foreign code, which may get what its schema refused
+            value = MASK
+    return redact_json(value)

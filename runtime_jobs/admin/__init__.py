@@ -1,3 +1,3 @@
-from runtime_jobs.admin import events, foreign, jobs, results, service_tokens, usage
+from runtime_jobs.admin import events, foreign, gates, jobs, results, service_tokens, usage, workers
 
-__all__ = ["events", "foreign", "jobs", "results", "service_tokens", "usage"]
+__all__ = ["events", "foreign", "gates", "jobs", "results", "service_tokens", "usage", "workers"]

@@ -1,158 +1,220 @@
 """The jobs: what runs, what waits, what ended how."""
 
 from typing import Any
+from uuid import UUID
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.forms.models import BaseInlineFormSet
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.timesince import timesince
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
-from runtime_jobs import registry
-from runtime_jobs.admin.actions import CANCEL, RERUN, confirm_or_run
-from runtime_jobs.admin.readonly import ReadOnlyAdmin, shown_json
-from runtime_jobs.models import AiJobAttempt, AiJobEvent, AiRuntimeJob, AiRuntimeResult, AiUsageLog
+from runtime_jobs.admin import counts, export, job_page, vocabulary, words
+from runtime_jobs.admin.filters import JOB_FILTERS
+from runtime_jobs.admin.job_verbs import JOB_VERBS
+from runtime_jobs.admin.verbs import VerbAdmin
+from runtime_jobs.models import AiRuntimeJob
+from runtime_jobs.queries import lists
+from runtime_jobs.services.audit import record_staff, sensitive_viewed
+from runtime_jobs.services.events import Actor
+from runtime_jobs.states import LEASED, JobStatus
 
-_LAST = 50
-
-
-class _LastRows(BaseInlineFormSet):
-    """The last rows only, in order: a job may have thousands."""
-
-    def get_queryset(self) -> Any:
-        if not hasattr(self, "_last"):
-            self._last = list(super().get_queryset().reverse()[:_LAST])[::-1]
-        return self._last
-
-
-class _Lines(admin.TabularInline):
-    formset = _LastRows
-    extra = 0
-    max_num = 0
-    can_delete = False
-    template = "admin/runtime_jobs/lines.html"
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("runtime_jobs.view_airuntimejob")
-
-
-class Attempts(_Lines):
-    model = AiJobAttempt
-    fields = readonly_fields = ("attempt_no", "worker", "started_at", "ended_at", "outcome", "error_code")
-    ordering = ("attempt_no",)
-
-
-class Calls(_Lines):
-    model = AiUsageLog
-    fields = readonly_fields = (
-        "attempt_no", "call_no", "provider", "model_requested", "outcome", "error_code", "dispatch", "input_tokens", "output_tokens",
-        "cost_usd", "latency_ms",
-    )  # fmt: skip
-    ordering = ("attempt_no", "call_no")
-    verbose_name_plural = "provider calls"
-
-
-class Results(_Lines):
-    model = AiRuntimeResult
-    fields = readonly_fields = ("attempt_no", "status", "schema_version", "validation_errors", "repairs", "created_at")
-    ordering = ("attempt_no",)
-    show_change_link = True
-
-
-class Timeline(_Lines):
-    model = AiJobEvent
-    fields = readonly_fields = ("seq", "name", "attempt_no", "actor_name", "data", "created_at")
-    ordering = ("seq",)
-    verbose_name_plural = "timeline"
-
-
-class JobTypeFilter(admin.SimpleListFilter):
-    """From the registry: Django's own filter would read the whole table for its distinct values."""
-
-    title = "job type"
-    parameter_name = "job_type"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(job_type, job_type) for job_type in registry.job_types()]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(job_type=self.value()) if self.value() else queryset
+EXPORT = "runtime_jobs.export_jobs"
 
 
 @admin.register(AiRuntimeJob)
-class JobAdmin(ReadOnlyAdmin):
-    list_display = ("short_id", "job_type", "status", "error_code", "target", "user", "attempt_no", "lane", "age")
-    list_filter = ("status", "lane", JobTypeFilter)
+class JobAdmin(VerbAdmin):
+    verbs = JOB_VERBS
+    list_display = (
+        "short_id", "job_type", "state", "error", "target", "user", "in_lane", "provider", "attempts_made", "age", "wait", "run",
+    )  # fmt: skip
+    sortable_by = ("age",)
+    list_filter = JOB_FILTERS
     list_select_related = ("user",)
     search_fields = ("id",)
-    search_help_text = "a job's whole id, or its idempotency key"
-    search_exact = ("idempotency_key",)
-    actions = ("rerun_selected", "cancel_selected")
-    inlines = (Attempts, Calls, Results, Timeline)
-    fieldsets = (
-        (None, {"fields": ("id", "job_type", "user", "target", "status", "error_code", "error_message", "internal_error")}),
-        (
-            "Progress",
-            {
-                "fields": (
-                    "attempt_no", "retry_count", "max_retry_count", "lapse_count", "release_count", "created_at", "available_at",
-                    "started_at",
-                    "finished_at", "locked_by", "locked_at", "lock_until", "progress", "progress_message",
-                )
-            },
-        ),
-        ("Cancel", {"fields": ("cancel_requested_at", "cancel_requested_by", "cancel_reason"), "classes": ("collapse",)}),
-        (
-            "Request",
-            {
-                "fields": (
-                    "lane", "priority", "idempotency_key", "api_key_mode", "credential", "model_provider", "model_name", "prompt_version",
-                    "input_schema_version", "output_schema_version", "timeout_seconds", "retried_from_job", "input",
-                ),
-                "classes": ("collapse",),
-            },
-        ),
-    )  # fmt: skip
-    readonly_fields = ("id", "target", "created_at", "input")
+    search_help_text = gettext_lazy("a whole id, idempotency key, target (type and id) or user name")
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        return [
+            path("export/", view(self.export_view), name="runtime_jobs_airuntimejob_export"),
+            path("<uuid:row_id>/input.json", view(self.input_view), name="runtime_jobs_airuntimejob_input"),
+            path("<uuid:row_id>/output.json", view(self.output_view), name="runtime_jobs_airuntimejob_output"),
+            *super().get_urls(),
+        ]
+
+    # --- the list ---
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        self._request = request
-        return super().get_queryset(request).defer("checkpoint", "internal_error")
+        return super().get_queryset(request).defer("checkpoint", "internal_error", "lock_token")
 
-    @admin.display(description="job", ordering="id")
+    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], search_term: str) -> tuple[QuerySet[Any], bool]:
+        return (lists.find(queryset, search_term) if search_term.strip() else queryset), False
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        response = super().changelist_view(request, extra_context)
+        context = getattr(response, "context_data", None)
+        if context and "cl" in context:
+            context.update(self._around_the_list(request, context["cl"]))
+        return response
+
+    def _around_the_list(self, request: HttpRequest, changes: Any) -> dict[str, Any]:
+        return {
+            "title": _("Jobs"),
+            "chips": _chips(changes),
+            "export_url": reverse("admin:runtime_jobs_airuntimejob_export") + changes.get_query_string(),
+            "may_export": request.user.has_perm(EXPORT),
+        }
+
+    @admin.display(description=gettext_lazy("job"))
     def short_id(self, job: AiRuntimeJob) -> str:
         return format_html('<code title="{}">{}</code>', job.pk, str(job.pk)[-12:])
 
-    @admin.display(description="target")
+    @admin.display(description=gettext_lazy("status"))
+    def state(self, job: AiRuntimeJob) -> SafeString:
+        return chip(job.status)
+
+    @admin.display(description=gettext_lazy("error"))
+    def error(self, job: AiRuntimeJob) -> str:
+        if not job.error_code:
+            return words.NOTHING
+        return format_html('<span title="{}">{}</span>', vocabulary.public_error(job.error_code), job.error_code)
+
+    @admin.display(description=gettext_lazy("target"))
     def target(self, job: AiRuntimeJob) -> str:
         return f"{job.target_type} {job.target_id}"
 
-    @admin.display(description="age", ordering="id")
+    @admin.display(description=gettext_lazy("lane"))
+    def in_lane(self, job: AiRuntimeJob) -> str:
+        return vocabulary.lane(job.lane)
+
+    @admin.display(description=gettext_lazy("provider"))
+    def provider(self, job: AiRuntimeJob) -> str:
+        return format_html('<span title="{}">{}</span>', job.model_name, job.model_provider)
+
+    @admin.display(description=gettext_lazy("attempts"))
+    def attempts_made(self, job: AiRuntimeJob) -> int:
+        return job.attempt_no
+
+    @admin.display(description=gettext_lazy("age"), ordering="id")
     def age(self, job: AiRuntimeJob) -> str:
-        return format_html('<span title="{}">{}</span>', job.created_at.isoformat(timespec="seconds"), timesince(job.created_at, depth=1))
+        return words.since(job.created_at)
 
-    @admin.display(description="input")
-    def input(self, job: AiRuntimeJob) -> str:
-        return shown_json(self._request, job.snapshot.payload, job.job_type)
+    @admin.display(description=gettext_lazy("wait"))
+    def wait(self, job: AiRuntimeJob) -> str:
+        """Until its first attempt; the back-offs and waits of later ones stand on the job's page."""
+        return words.between(job.created_at, job.started_at or job.finished_at or timezone.now())
 
-    def has_rerun_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("runtime_jobs.rerun_job")
+    @admin.display(description=gettext_lazy("run"))
+    def run(self, job: AiRuntimeJob) -> str:
+        """From its first attempt to its end."""
+        return words.between(job.started_at, job.finished_at) if job.finished_at or job.status in LEASED else words.NOTHING
 
-    def has_cancel_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("runtime_jobs.cancel_job")
+    # --- the job's page ---
 
-    @admin.action(description="Rerun selected jobs", permissions=["rerun"])
-    def rerun_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
-        return confirm_or_run(self, request, queryset, RERUN)
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """The page of a job. `?clear` shows sensitive text to who may see it, and that is recorded."""
+        if request.method not in ("GET", "HEAD"):
+            raise PermissionDenied
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        job = self._job(object_id)
+        if job is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+        clear = "clear" in request.GET
+        if clear:
+            self._record_view(request, job.pk, "page")
+        context = {
+            **self.admin_site.each_context(request),
+            **job_page.context(job, request.GET, clear=clear),
+            "title": str(job.job_type),
+            "subtitle": str(job.pk),
+            "verbs": [(verb, self.verb_url(verb, job)) for verb in self.offered_verbs(request, job)],
+            "may_see_clear": request.user.has_perm(job_page.SENSITIVE),
+            "clear": clear,
+            "opts": self.opts,
+            "media": self.media,
+        }
+        return TemplateResponse(request, "admin/runtime_jobs/job.html", {**context, **(extra_context or {})})
 
-    @admin.action(description="Cancel selected jobs", permissions=["cancel"])
-    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
-        return confirm_or_run(self, request, queryset, CANCEL)
+    @staticmethod
+    def _job(job_id: str) -> AiRuntimeJob | None:
+        try:
+            key = UUID(str(job_id))
+        except ValueError:
+            return None
+        jobs = AiRuntimeJob.objects.select_related("user", "credential", "snapshot")
+        return jobs.defer("lock_token", "credential__ciphertext", "checkpoint").filter(pk=key).first()
+
+    def _record_view(self, request: HttpRequest, job_id: UUID, what: str) -> None:
+        if not request.user.has_perm(job_page.SENSITIVE):
+            raise PermissionDenied
+        sensitive_viewed(job_id, actor=Actor.of(request.user), what=what)
+
+    def input_view(self, request: HttpRequest, row_id: UUID) -> HttpResponseBase:
+        return self._download(request, row_id, "input")
+
+    def output_view(self, request: HttpRequest, row_id: UUID) -> HttpResponseBase:
+        return self._download(request, row_id, "output")
+
+    def _download(self, request: HttpRequest, job_id: UUID, what: str) -> HttpResponseBase:
+        """The whole of it, for who may see sensitive text; recorded."""
+        if request.method != "GET":
+            return HttpResponseNotAllowed(["GET"])
+        if not (self.has_view_permission(request) and request.user.has_perm(job_page.SENSITIVE)):
+            raise PermissionDenied
+        job = self._job(str(job_id))
+        text = job and job_page.document(job, what)
+        if job is None or text is None:
+            raise Http404
+        self._record_view(request, job.pk, what)
+        response = HttpResponse(text, content_type="application/json")
+        response["Content-Disposition"] = f'attachment; filename="{job.pk}-{what}.json"'
+        response["Cache-Control"] = "private, no-store"
+        return response
+
+    # --- the export ---
+
+    def export_view(self, request: HttpRequest) -> HttpResponseBase:
+        """What the list's address filters, as CSV. Who took which list away is recorded."""
+        if request.method != "GET":
+            return HttpResponseNotAllowed(["GET"])
+        if not (self.has_view_permission(request) and request.user.has_perm(EXPORT)):
+            raise PermissionDenied
+        changes = self.get_changelist_instance(request)
+        record_staff("jobs.exported", actor=Actor.of(request.user), subject_type="jobs", data={"filter": request.GET.urlencode()[:1_000]})
+        response = StreamingHttpResponse(export.csv_lines(changes.queryset), content_type="text/csv; charset=utf-8")
+        response["Content-Disposition"] = f'attachment; filename="jobs-{timezone.now():%Y%m%d-%H%M%S}.csv"'
+        response["Cache-Control"] = "private, no-store"
+        return response
+
+
+def chip(status: str) -> SafeString:
+    return format_html('<span class="status status-{}">{}</span>', status, vocabulary.status(status))
+
+
+def _chips(changes: Any) -> list[dict[str, Any]]:
+    """A link per state, with how many jobs are in it. Together with other filters they are not counted: no index counts that."""
+    chosen = changes.params.get("status__exact", "")
+    narrowed = set(changes.params) - {"status__exact", "o"}
+    found = {} if narrowed else counts.status_counts()
+    every = [{"label": _("all"), "url": changes.get_query_string({"status__exact": None}), "chosen": not chosen, "status": "all"}]
+    return every + [
+        {
+            "label": vocabulary.status(status),
+            "count": counts.shown(found[status]) if status in found else "",
+            "url": changes.get_query_string({"status__exact": str(status)}),
+            "chosen": chosen == status,
+            "status": str(status),
+        }
+        for status in JobStatus
+    ]

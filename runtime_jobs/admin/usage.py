@@ -1,7 +1,9 @@
 """Every call of a provider, with its tokens."""
 
 from django.contrib import admin
+from django.utils.translation import gettext_lazy
 
+from runtime_jobs.admin.filters import CreatedFilter
 from runtime_jobs.admin.readonly import ReadOnlyAdmin
 from runtime_jobs.models import AiUsageLog
 
@@ -13,7 +15,7 @@ class UsageAdmin(ReadOnlyAdmin):
         "cost_usd", "latency_ms", "created_at",
     )  # fmt: skip
     list_select_related = ("job",)
-    list_filter = ("outcome",)
+    list_filter = (CreatedFilter,)
     search_fields = ("id",)
-    search_help_text = "a call's or a job's id"
+    search_help_text = gettext_lazy("a call's or a job's id")
     search_uuids = ("pk", "job_id")

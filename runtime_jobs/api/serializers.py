@@ -10,7 +10,6 @@ from runtime_jobs import queries, registry
 from runtime_jobs.api.errors import ERROR_CODES
 from runtime_jobs.errors import ErrorCode
 from runtime_jobs.models import AiRuntimeJob, AiRuntimeResult
-from runtime_jobs.redaction import MASK, redact_json
 from runtime_jobs.states import JobStatus, Lane
 
 SENSITIVE = "runtime_jobs.view_sensitive"
@@ -109,9 +108,4 @@ class ErrorSerializer(serializers.Serializer[None]):
 
 def _shown(output: Any, job: AiRuntimeJob, viewer: Any) -> Any:
     """The owner's own is shown whole. Staff see others' as in the admin: as its definition redacts it, in clear with the permission."""
-    if job.user_id == viewer.pk:
-        return output
-    if not viewer.has_perm(SENSITIVE):
-        definition = registry.find(job.job_type)
-        output = definition.redact(output) if definition else MASK
-    return redact_json(output)
+    return output if job.user_id == viewer.pk else registry.visible(job.job_type, output, clear=viewer.has_perm(SENSITIVE))

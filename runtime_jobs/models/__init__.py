@@ -8,6 +8,7 @@ from runtime_jobs.models.login import LoginTries
 from runtime_jobs.models.result import AiRuntimeResult
 from runtime_jobs.models.service_token import RuntimeServiceToken
 from runtime_jobs.models.snapshot import AiJobSnapshot
+from runtime_jobs.models.staff_event import AiStaffEvent
 from runtime_jobs.models.usage import AiUsageLog
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "AiModelCredential",
     "AiRuntimeJob",
     "AiRuntimeResult",
+    "AiStaffEvent",
     "AiUsageLog",
     "ClaimGate",
     "LoginTries",

@@ -1,5 +1,6 @@
 from django.db import models
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from runtime_jobs.errors import ErrorCode
 from runtime_jobs.models.base import UuidModel, choices
@@ -30,7 +31,8 @@ class AiJobAttempt(UuidModel):
 
     class Meta:
         db_table = "ai_job_attempt"
-        verbose_name = "attempt"
+        verbose_name = _("attempt")
+        verbose_name_plural = _("attempts")
         constraints = [
             # Makes two executions under one number impossible.
             models.UniqueConstraint(fields=["job", "attempt_no"], name="attempt_no_once_per_job"),

@@ -1,6 +1,7 @@
 from django.conf import settings
 from django.db import models
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from runtime_jobs.models.base import UuidModel
 
@@ -23,7 +24,8 @@ class AiModelCredential(UuidModel):
 
     class Meta:
         db_table = "ai_model_credential"
-        verbose_name = "model credential"
+        verbose_name = _("model credential")
+        verbose_name_plural = _("model credentials")
         constraints = [
             # Makes two credentials that nobody can tell apart impossible.
             models.UniqueConstraint(fields=["user", "name"], name="credential_name_once_per_user", nulls_distinct=False),

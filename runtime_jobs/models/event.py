@@ -2,6 +2,7 @@ import pgtrigger
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from runtime_jobs.models.base import UuidModel, delete_only_by_prune, no_truncate
 from runtime_jobs.models.job import AiRuntimeJob
@@ -24,7 +25,8 @@ class AiJobEvent(UuidModel):
 
     class Meta:
         db_table = "ai_job_event"
-        verbose_name = "event"
+        verbose_name = _("event")
+        verbose_name_plural = _("events")
         constraints = [
             # Makes two events in one place of the order impossible; also the index by which a timeline is read.
             models.UniqueConstraint(fields=["job", "seq"], name="event_seq_once_per_job"),
@@ -55,8 +57,9 @@ class AiEventDelivery(UuidModel):
 
     class Meta:
         db_table = "ai_event_delivery"
-        verbose_name = "event delivery"
-        verbose_name_plural = "event deliveries"
+        verbose_name = _("event delivery")
+        verbose_name_plural = _("event deliveries")
+        permissions = [("retry_delivery", "Can let a parked delivery be tried again")]
         constraints = [
             # Makes two deliveries of one event to one handler impossible.
             models.UniqueConstraint(fields=["event", "handler"], name="delivery_once_per_handler"),

@@ -1,5 +1,6 @@
 from django.db import models
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from runtime_jobs.models.base import UuidModel
 
@@ -22,7 +23,12 @@ class ClaimGate(UuidModel):
 
     class Meta:
         db_table = "claim_gate"
-        verbose_name = "pause"
+        verbose_name = _("pause")
+        verbose_name_plural = _("pauses")
+        permissions = [
+            ("pause_claims", "Can pause lanes, job types and models"),
+            ("resume_claims", "Can resume what is paused"),
+        ]
         constraints = [
             # Makes a pause that resuming does not lift, since there is a second one, impossible.
             models.UniqueConstraint(fields=["kind", "key"], name="gate_once"),

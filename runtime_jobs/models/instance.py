@@ -1,5 +1,6 @@
 from django.db import models
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from runtime_jobs.models.base import UuidModel, choices
 from runtime_jobs.states import Lane
@@ -25,7 +26,9 @@ class RuntimeInstance(UuidModel):
 
     class Meta:
         db_table = "runtime_instance"
-        verbose_name = "worker"
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+        permissions = [("drain_worker", "Can let a worker drain")]
         constraints = [
             # Makes two rows for one worker impossible.
             models.UniqueConstraint(fields=["name"], name="instance_name"),

@@ -5,6 +5,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from runtime_jobs.errors import ErrorCode
 from runtime_jobs.models.base import UuidModel, choices, delete_only_by_prune, no_truncate, sql_list
@@ -93,10 +94,13 @@ class AiRuntimeJob(UuidModel):
 
     class Meta:
         db_table = "ai_runtime_job"
-        verbose_name = "job"
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
         permissions = [
             ("rerun_job", "Can rerun jobs"),
             ("cancel_job", "Can cancel jobs"),
+            ("release_lease", "Can take a job from its worker"),
+            ("export_jobs", "Can export lists of jobs"),
             ("view_sensitive", "Can see inputs and outputs in clear"),
         ]
         constraints = [
@@ -174,6 +178,12 @@ class AiRuntimeJob(UuidModel):
             models.Index(fields=["job_type", "-id"], name="job_type"),
             # A user's own.
             models.Index(fields=["user", "-id"], name="job_user"),
+            # Of a lane.
+            models.Index(fields=["lane", "-id"], name="job_lane"),
+            # Of a provider.
+            models.Index(fields=["model_provider", "-id"], name="job_provider"),
+            # Of an error: only rows that have one.
+            models.Index(fields=["error_code", "-id"], name="job_error", condition=~Q(error_code="")),
             # Whatever was done to a target.
             models.Index(fields=["target_type", "target_id", "-id"], name="job_target"),
             # The family of a rerun.

@@ -2,6 +2,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from runtime_jobs.models.base import UuidModel
 from runtime_jobs.models.job import AiRuntimeJob
@@ -31,7 +32,8 @@ class AiRuntimeResult(UuidModel):
 
     class Meta:
         db_table = "ai_runtime_result"
-        verbose_name = "result"
+        verbose_name = _("result")
+        verbose_name_plural = _("results")
         constraints = [
             # Makes a second success impossible, whatever the code does: the one-to-one of job and result.
             models.UniqueConstraint(fields=["job"], name="result_one_success_per_job", condition=Q(status="succeeded")),

@@ -1,5 +1,6 @@
 from django.db import models
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from runtime_jobs.models.base import UuidModel
 
@@ -20,7 +21,8 @@ class RuntimeServiceToken(UuidModel):
 
     class Meta:
         db_table = "runtime_service_token"
-        verbose_name = "service token"
+        verbose_name = _("service token")
+        verbose_name_plural = _("service tokens")
         constraints = [
             # Makes two tokens that answer to one key id impossible.
             models.UniqueConstraint(fields=["key_id"], name="service_token_key_id"),

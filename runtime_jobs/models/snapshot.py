@@ -1,6 +1,7 @@
 import pgtrigger
 from django.db import models
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from runtime_jobs.models.base import UuidModel, delete_only_by_prune, no_truncate
 
@@ -17,7 +18,8 @@ class AiJobSnapshot(UuidModel):
 
     class Meta:
         db_table = "ai_job_snapshot"
-        verbose_name = "snapshot"
+        verbose_name = _("snapshot")
+        verbose_name_plural = _("snapshots")
         constraints = [
             # Makes two rows with the same content impossible, also when two creates race.
             models.UniqueConstraint(fields=["content_hash"], name="snapshot_content_once"),

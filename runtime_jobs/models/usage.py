@@ -1,6 +1,7 @@
 from django.conf import settings
 from django.db import models
 from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
 
 from runtime_jobs.errors import ErrorCode
 from runtime_jobs.model_call import Dispatch
@@ -56,8 +57,8 @@ class AiUsageLog(UuidModel):
 
     class Meta:
         db_table = "ai_usage_log"
-        verbose_name = "usage"
-        verbose_name_plural = "usage"
+        verbose_name = _("usage")
+        verbose_name_plural = _("usage")
         constraints = [
             # Makes one call counted twice impossible, however often it is reported.
             models.UniqueConstraint(fields=["job", "invocation_id"], name="usage_invocation_once_per_job"),

@@ -18,7 +18,9 @@ from django.db.models.functions import Greatest, Now
 from runtime_jobs import subscribers
 from runtime_jobs.models import AiEventDelivery, AiJobEvent
 from runtime_jobs.redaction import safe_trace
+from runtime_jobs.services.audit import record_staff
 from runtime_jobs.services.backoff import delay_seconds
+from runtime_jobs.services.events import SYSTEM, Actor
 from runtime_jobs.services.transitions import due_in
 from runtime_jobs.subscribers import Handler, JobEvent
 
@@ -78,13 +80,17 @@ def deliver_due(limit: int) -> Pass:
     return Pass(delivered, failed)
 
 
-def retry_parked(delivery_id: UUID) -> bool:
+def retry_parked(delivery_id: UUID, *, actor: Actor = SYSTEM, reason: str = "") -> bool:
     """Give a parked delivery all its tries again, from now. False when it is not parked (any more).
 
     Later events of the job may have been delivered meanwhile; those that still wait stay behind it again.
     """
     parked = AiEventDelivery.objects.filter(pk=delivery_id, parked_at__isnull=False)
-    return parked.update(parked_at=None, tries=0, next_try_at=Now()) == 1
+    with transaction.atomic():
+        if parked.update(parked_at=None, tries=0, next_try_at=Now()) != 1:
+            return False
+        record_staff("delivery.retried", actor=actor, subject_type="event delivery", subject_id=str(delivery_id), reason=reason)
+    return True
 
 
 def backlog() -> Backlog:

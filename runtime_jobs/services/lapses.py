@@ -7,11 +7,12 @@ from django.db import connection, transaction
 from django.db.models import BooleanField, ExpressionWrapper, Q
 from django.db.models.functions import Now
 
-from runtime_jobs.errors import ErrorCode
+from runtime_jobs.errors import ErrorCode, JobNotFound, JobNotLeased
 from runtime_jobs.models import AiRuntimeJob
-from runtime_jobs.services import usage, workers
+from runtime_jobs.services import notify, usage, workers
+from runtime_jobs.services.events import Actor
 from runtime_jobs.services.outcomes import lapse
-from runtime_jobs.services.transitions import end_attempt, error_fields, lock, step
+from runtime_jobs.services.transitions import NO_HOLDER, due_in, end_attempt, error_fields, lock, step
 from runtime_jobs.states import LEASED, WAITING, AttemptOutcome, JobStatus
 
 BATCH = 100
@@ -64,6 +65,32 @@ def _lapse_one(job_id: UUID, token: str) -> bool:
         else:
             lapse(job, keep_token=True)
     return True
+
+
+def take_from_worker(job_id: UUID, *, actor: Actor, reason: str = "") -> JobStatus:
+    """A person releases the lease of a worker that is stuck: the job goes on elsewhere at once, and no budget is charged.
+
+    The token is cleared, so whatever the old holder still sends is refused; it stops at its next renewal. A job whose cancel was requested
+    is cancelled. Returns the new status. Raises JobNotFound, and JobNotLeased, naming the state, when nobody holds it.
+    """
+    with transaction.atomic():
+        job = lock(job_id)
+        if job is None:
+            raise JobNotFound(f"There is no job {job_id}.")
+        if job.status not in LEASED:
+            raise JobNotLeased(f"The job is {job.status}; no worker holds it.", status=job.status)
+        worker = {"worker": job.locked_by or "", "reason": reason}
+        usage.close_abandoned(job.pk, job.attempt_no, ErrorCode.LEASE_EXPIRED)
+        end_attempt(job, AttemptOutcome.RELEASED)
+        if job.status == JobStatus.CANCEL_REQUESTED:
+            step(job, JobStatus.CANCELLED, "job.cancelled", actor=actor, data=worker, **error_fields(ErrorCode.CANCELLED, ""))
+        else:
+            step(
+                job, JobStatus.RETRYING, "job.released", actor=actor, data=worker,
+                available_at=due_in(0), lock_until=None, **NO_HOLDER,
+            )  # fmt: skip
+            notify.wake(job.lane)
+    return JobStatus(job.status)
 
 
 def give_up_unknown_type(job_id: UUID) -> bool:

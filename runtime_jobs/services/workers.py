@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
-from django.db import connection
+from django.db import connection, transaction
+from django.utils import timezone
 from psycopg.types.json import Jsonb
 
 from runtime_jobs.models import RuntimeInstance
 from runtime_jobs.models.base import new_id
+from runtime_jobs.services.audit import record_staff
+from runtime_jobs.services.events import Actor
 
 Kind = RuntimeInstance.Kind
 
@@ -111,3 +115,20 @@ def _note_all(cursor: Any, introduced: Sequence[Introduction]) -> list[tuple[str
 def gone(name: str) -> None:
     """The worker has ended in good order."""
     RuntimeInstance.objects.filter(name=name).delete()
+
+
+def is_alive(worker: RuntimeInstance) -> bool:
+    """For showing; what decides asks the database's clock."""
+    return worker.last_seen_at > timezone.now() - timedelta(seconds=ALIVE_SECONDS)
+
+
+def drain(name: str, *, actor: Actor, reason: str = "") -> bool:
+    """Ask the worker to take nothing more and to end what it holds; it hears so when it next says that it is alive.
+
+    False when it was asked already, or is not there (any more).
+    """
+    with transaction.atomic():
+        if not RuntimeInstance.objects.filter(name=name, draining=False).exclude(kind=Kind.WEB).update(draining=True):
+            return False
+        record_staff("worker.drained", actor=actor, subject_type="worker", subject_id=name, reason=reason)
+    return True
