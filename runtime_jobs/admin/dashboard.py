@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 
-from runtime_jobs.admin import charts, numbers, vocabulary
+from runtime_jobs.admin import charts, numbers, vocabulary, words
 from runtime_jobs.admin.charts import Bar, Chart, Part
 from runtime_jobs.models import ClaimGate
 from runtime_jobs.queries import dashboard
@@ -78,8 +78,6 @@ def _linker(request: HttpRequest) -> Link:
     def link(model: str, pk: Any = None, /, **query: str) -> str:
         if not request.user.has_perm(f"runtime_jobs.view_{model}"):
             return ""
-        if model in ("runtimeinstance", "claimgate", "aieventdelivery"):
-            return "/"
         if pk is not None:
             return reverse(f"admin:runtime_jobs_{model}_change", args=[pk])
         url = reverse(f"admin:runtime_jobs_{model}_changelist")
@@ -91,13 +89,18 @@ def _linker(request: HttpRequest) -> Link:
 def _ended(link: Link, figures: Figures, bucket: Bucket | None = None, **query: str) -> str:
     """The jobs that ended in the window, or in one of its parts."""
     start, end = (bucket.start, bucket.end) if bucket else (figures.start, figures.end)
-    return link("airuntimejob", **query, ended_since=start.isoformat(), ended_until=end.isoformat())
+    return link("airuntimejob", **query, ended_since=_typed(start), ended_until=_typed(end))
 
 
 def _called(link: Link, figures: Figures, bucket: Bucket | None = None, **query: str) -> str:
     """The calls that began in the window, or in one of its parts."""
     start, end = (bucket.start, bucket.end) if bucket else (figures.start, figures.end)
-    return link("aiusagelog", **query, since=start.isoformat(), until=end.isoformat())
+    return link("aiusagelog", **query, since=_typed(start), until=_typed(end))
+
+
+def _typed(moment: datetime) -> str:
+    """As the control of the list's filter form gives it."""
+    return f"{timezone.localtime(moment):%Y-%m-%dT%H:%M}"
 
 
 def _window(window: Window) -> str:
@@ -120,7 +123,7 @@ def _tiles(now: Now, figures: Figures, link: Link) -> list[Tile]:
         ),
         Tile(
             _("Queued"), f"{numbers.whole(queued)}+" if more else numbers.whole(queued),
-            _("the oldest for %(time)s") % {"time": numbers.span(now.at - oldest)} if oldest else _("nothing waits"),
+            _("the oldest for %(time)s") % {"time": words.duration(now.at - oldest)} if oldest else _("nothing waits"),
             link("airuntimejob", status__exact=JobStatus.QUEUED),
         ),
         Tile(
@@ -186,7 +189,7 @@ def _lane(lane: LaneNow, at: datetime, link: Link) -> dict[str, Any]:
         "cells": [
             Cell(numbers.capped(lane.running, COUNT_CAP), jobs(JobStatus.RUNNING)),
             Cell(numbers.capped(lane.queued, COUNT_CAP), jobs(JobStatus.QUEUED)),
-            Cell(numbers.span(waited) if waited is not None else "–", hover=_exact(lane.oldest_created_at)),
+            Cell(words.duration(waited) if waited is not None else "–", hover=_exact(lane.oldest_created_at)),
             Cell(numbers.capped(lane.retrying, COUNT_CAP), jobs(JobStatus.RETRYING)),
             Cell(_until(at, lane.next_retry_at), hover=_exact(lane.next_retry_at)),
             Cell(numbers.whole(lane.workers + lane.draining), link("runtimeinstance")),
@@ -279,7 +282,7 @@ def _model(provider: str, model: str, sums: Sums, figures: Figures, link: Link) 
         "rate_width": f"{100 * (answered or 0):.1f}",
         "cells": [
             Cell(numbers.whole(sums.calls), calls),
-            Cell(numbers.whole(sums.calls_failed), _called(link, figures, provider=provider, model=model, outcome="failed")),
+            Cell(numbers.whole(sums.calls_failed), _called(link, figures, provider=provider, model=model)),
             Cell(numbers.percent(answered)),
             Cell(numbers.short(sums.tokens), hover=_tokens_said(sums)),
             Cell(_cost(sums), hover=_unpriced(sums)),
@@ -295,14 +298,14 @@ def _is_stale(now: Now, figures: Figures) -> str:
     if age.total_seconds() < _STALE_SECONDS:
         return ""
     return _("These figures are %(time)s old: no worker of the engine counts. Start one, or run `manage.py roll_up_figures`.") % {
-        "time": numbers.span(age)
+        "time": words.duration(age)
     }
 
 
 def _ago(at: datetime, moment: datetime | None) -> str:
     if moment is None:
         return "–"
-    return _("%(time)s ago") % {"time": numbers.span(at - moment)}
+    return _("%(time)s ago") % {"time": words.duration(at - moment)}
 
 
 def _until(at: datetime, moment: datetime | None) -> str:
@@ -310,8 +313,8 @@ def _until(at: datetime, moment: datetime | None) -> str:
         return "–"
     if moment <= at:
         return _("now")
-    return _("in %(time)s") % {"time": numbers.span(moment - at)}
+    return _("in %(time)s") % {"time": words.duration(moment - at)}
 
 
 def _exact(moment: datetime | None) -> str:
-    return timezone.localtime(moment).isoformat(sep=" ", timespec="seconds") if moment else ""
+    return words.exact(moment) if moment else ""

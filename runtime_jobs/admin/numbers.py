@@ -1,10 +1,8 @@
-"""Numbers and times as the dashboard says them: short, in the person's language, exact on hover."""
+"""Numbers as the dashboard says them: short, and never more than is so."""
 
-from datetime import timedelta
 from decimal import Decimal
 
 from django.utils.formats import number_format
-from django.utils.translation import gettext as _
 
 _UNITS = ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k"))
 
@@ -36,7 +34,7 @@ def money(usd: Decimal | float) -> str:
     if amount >= 10_000:
         return f"${short(float(amount))}"
     if amount >= 1:
-        return f"${number_format(amount, 2, use_l10n=True, force_grouping=True)}"
+        return f"${number_format(amount.quantize(Decimal('0.01')), 2, use_l10n=True, force_grouping=True)}"
     digits = min(8, 1 - amount.adjusted())
     return f"${amount:.{digits}f}"
 
@@ -49,15 +47,3 @@ def percent(rate: float | None) -> str:
     if shown == "100.0%":
         return "100 %" if rate == 1 else "99.9 %"
     return shown.replace("%", " %")
-
-
-def span(time: timedelta) -> str:
-    """In one or two units."""
-    seconds = max(int(time.total_seconds()), 0)
-    if seconds < 60:
-        return _("%(number)d s") % {"number": seconds}
-    if seconds < 3600:
-        return _("%(number)d min") % {"number": seconds // 60}
-    if seconds < 86_400:
-        return _("%(hours)d h %(minutes)d min") % {"hours": seconds // 3600, "minutes": seconds % 3600 // 60}
-    return _("%(days)d d %(hours)d h") % {"days": seconds // 86_400, "hours": seconds % 86_400 // 3600}

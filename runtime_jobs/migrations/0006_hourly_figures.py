@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("runtime_jobs", "0003_login_tries"),
+        ("runtime_jobs", "0005_list_indexes"),
     ]
 
     operations = [
