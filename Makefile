@@ -36,6 +36,7 @@ $(VENV)/.installed-local-model: $(VENV)/.installed
 	@touch $@
 
 test: install
+	@runtime_protocol/rust/check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 # Whatever the runtime protocol's contract allows, and what it does not, at a real server; the suite does a little of it.
