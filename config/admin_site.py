@@ -8,6 +8,7 @@ from typing import Any
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, path, reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
@@ -47,7 +48,7 @@ _KEYS = {"AiRuntimeJob": "j"}
 class JobAdminSite(AdminSite):
     site_header = _("AI jobs")
     site_title = _("AI jobs")
-    index_title = _("Back office")
+    index_title = _("Dashboard")
     site_url = None
     enable_nav_sidebar = False  # the lists need its width
     login_form = LoginForm
@@ -69,6 +70,12 @@ class JobAdminSite(AdminSite):
         # What this person may see is in there already, so the bar asks nothing of the database.
         urls = {model["object_name"]: model["admin_url"] for app in context["available_apps"] for model in app["models"]}
         return {**context, "sections": _sections(request, urls), "jobs_url": urls.get("AiRuntimeJob")}
+
+    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
+        # Here, since importing runtime_jobs.admin needs this site.
+        from runtime_jobs.admin import dashboard
+
+        return super().index(request, {**dashboard.context(request), **(extra_context or {})})
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         response = super().login(request, extra_context)

@@ -28,6 +28,7 @@ PORT = env.whole("PORT", 8000, least=1, most=65_535)
 PROVIDER_PORT = env.whole("PROVIDER_PORT", 8001, least=1, most=65_535)
 # Who answers: the simulator, or a real model (tests/support/local_model.py).
 PROVIDER = env.choice("PROVIDER", "simulator", ("simulator", "local-model"))
+RUNTIME_JOB_TYPE = "synthetic.extract_facts_runtime"
 LOCAL_MODEL = {"DEFAULT_MODEL_PROVIDER": "llama.cpp", "DEFAULT_MODEL_NAME": "gemma-3-270m"}
 
 # Every process of a stack carries it: so a later run finds what a killed one left behind.
@@ -132,14 +133,30 @@ def run_stack() -> int:
         if status:
             return status
     manager = honcho.manager.Manager()
-    for name, command_line, more in processes():
-        manager.add_process(name, f"exec {shlex.join(command_line)}", env={**os.environ, **more}, cwd=str(BASE_DIR))
-    manager.loop()
+    with service_token() as token:
+        for name, command_line, more in processes(token):
+            manager.add_process(name, f"exec {shlex.join(command_line)}", env={**os.environ, **more}, cwd=str(BASE_DIR))
+        manager.loop()
     # Ctrl-C is how it is meant to end.
     return 0 if manager.returncode in (128 + signal.SIGINT, 128 + signal.SIGTERM) else int(manager.returncode or 0)
 
 
-def processes() -> Iterator[tuple[str, list[str], dict[str, str]]]:
+@contextlib.contextmanager
+def service_token() -> Iterator[str]:
+    """What the runtime of this run speaks with: in no file, in no log, revoked at the end. That of a killed run expires in a day."""
+    manage = [sys.executable, "manage.py"]
+    made = subprocess.run(
+        [*manage, "issue_service_token", "make run", "--days", "1", "--job-types", RUNTIME_JOB_TYPE, "--instances", "reference-.*"],
+        cwd=BASE_DIR, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    token = made.stdout.strip()
+    try:
+        yield token
+    finally:
+        subprocess.call([*manage, "revoke_service_token", token.split("_")[1]], cwd=BASE_DIR, stdout=subprocess.DEVNULL)
+
+
+def processes(token: str) -> Iterator[tuple[str, list[str], dict[str, str]]]:
     python = sys.executable
     if PROVIDER == "local-model":
         folder = str(DATA_DIR / "models")
@@ -156,12 +173,14 @@ def processes() -> Iterator[tuple[str, list[str], dict[str, str]]]:
         "127.0.0.1",
         "--port",
         str(PORT),
-        "--blocking-threads",
-        "8",
     ]
-    yield "web", [*granian, "--log-level", "warning", "config.wsgi:application"], {}
+    # By the environment, so that the long polls know how many there are.
+    yield "web", [*granian, "--log-level", "warning", "config.wsgi:application"], {"GRANIAN_BLOCKING_THREADS": "16"}
     for lane in ("interactive", "background"):
         yield lane, [python, "manage.py", "run_engine"], {"Q_CLUSTER_NAME": lane}
+    runtime = [python, "-m", "tests.support.reference_runtime", "--base-url", f"http://127.0.0.1:{PORT}"]
+    # Its name stays the same from run to run, and so does what its spool holds.
+    yield "runtime", [*runtime, "--instance", "reference-1", "--spool", str(DATA_DIR / "runtime-spool")], {"RUNTIME_TOKEN": token}
     yield "guide", [python, "-m", "config.devstack", "guide"], {}
 
 
@@ -187,6 +206,8 @@ def guide() -> int:
     say(f"admin:  http://127.0.0.1:{PORT}/admin/   login: admin   password: admin")
     say("another job, from a text of yours, in a second terminal:")
     say(f"        {own_model}{VENV_PYTHON} manage.py create_job synthetic.extract_facts --file README.md --wait")
+    say("a job for the external runtime that runs beside the engine:")
+    say(f"        {own_model}{VENV_PYTHON} manage.py create_job {RUNTIME_JOB_TYPE} --file README.md --wait")
     say("Ctrl-C stops everything; the data stays in .data/ for the next `make run`")
     signal.pause()
     return 0

@@ -193,6 +193,38 @@ class CreatedFilter(FormFilter):
         return max((start for start in starts if start), default=None), _moment(self.given.get("until", ""))
 
 
+class EndedFilter(FormFilter):
+    """From one time to another."""
+
+    title = gettext_lazy("ended")
+    parameter_name = "ended_since"
+    parameters = ("ended_since", "ended_until")
+
+    def controls(self) -> Iterator[Control]:
+        yield Control("ended_since", _("ended from"), self.given.get("ended_since", ""), kind="datetime-local")
+        yield Control("ended_until", _("ended before"), self.given.get("ended_until", ""), kind="datetime-local")
+
+    def queryset(self, request: HttpRequest, queryset: Jobs) -> Jobs:
+        return lists.ended_between(queryset, _moment(self.given.get("ended_since", "")), _moment(self.given.get("ended_until", "")))
+
+
+class ModelFilter(FormFilter):
+    """The provider, and the model asked for, of a call."""
+
+    title = gettext_lazy("provider")
+    parameter_name = "provider"
+    parameters = ("provider", "model")
+
+    def controls(self) -> Iterator[Control]:
+        yield self.choice([("", _("All")), *((name, name) for name in lists.providers())])
+        yield Control("model", _("model (whole name)"), self.given.get("model", ""))
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        if self.given_value():
+            queryset = queryset.filter(provider=self.given_value())
+        return queryset.filter(model_requested=self.given["model"]) if self.given.get("model") else queryset
+
+
 class RerunFilter(_ChoiceFilter):
     title = gettext_lazy("has been rerun")
     parameter_name = "rerun"
@@ -205,7 +237,10 @@ class RerunFilter(_ChoiceFilter):
         return lists.have_been_rerun(queryset) if self.given_value() == "yes" else queryset
 
 
-JOB_FILTERS = (StatusFilter, LaneFilter, JobTypeFilter, ErrorCodeFilter, ProviderFilter, UserFilter, CreatedFilter, RerunFilter)
+JOB_FILTERS = (
+    StatusFilter, LaneFilter, JobTypeFilter, ErrorCodeFilter, ProviderFilter, UserFilter, CreatedFilter, EndedFilter, RerunFilter,
+)  # fmt: skip
+CALL_FILTERS = (ModelFilter, CreatedFilter)
 
 
 def _moment(text: str) -> datetime | None:

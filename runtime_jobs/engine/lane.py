@@ -20,6 +20,7 @@ from runtime_jobs.abort import AbortReason, AbortSignal
 from runtime_jobs.engine import process
 from runtime_jobs.engine.attempt import run_attempt
 from runtime_jobs.engine.connections import database, use_lender
+from runtime_jobs.engine.figures import FiguresThread
 from runtime_jobs.engine.lease import LeaseKeeper
 from runtime_jobs.engine.outbox import OutboxThread
 from runtime_jobs.engine.provider import make_service
@@ -60,6 +61,7 @@ class LaneWorker:
         self._service = make_service()
         self._keeper = LeaseKeeper(self._name, lane)
         self._outbox = OutboxThread()
+        self._figures = FiguresThread()
         self._running: set[Future[None]] = set()
         self._slot_freed = threading.Event()
         self._attempts = 0
@@ -69,6 +71,7 @@ class LaneWorker:
         logger.info("worker %s takes jobs of lane %s", self._name, self._lane)
         self._keeper.start()
         self._outbox.start()
+        self._figures.start()
         pool = ThreadPoolExecutor(settings.ENGINE_CONCURRENCY, thread_name_prefix="attempt")
         try:
             self._take_jobs(pool)
@@ -76,6 +79,7 @@ class LaneWorker:
         finally:
             pool.shutdown(wait=False)
             self._outbox.stop()
+            self._figures.stop()
             self._keeper.stop()
             with database():
                 workers.gone(self._name)

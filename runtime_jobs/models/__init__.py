@@ -1,6 +1,7 @@
 from runtime_jobs.models.attempt import AiJobAttempt
 from runtime_jobs.models.credential import AiModelCredential
 from runtime_jobs.models.event import AiEventDelivery, AiJobEvent
+from runtime_jobs.models.figures import HourlyFigures, RolledUpHour
 from runtime_jobs.models.gate import ClaimGate
 from runtime_jobs.models.instance import RuntimeInstance
 from runtime_jobs.models.job import AiRuntimeJob
@@ -22,7 +23,9 @@ __all__ = [
     "AiStaffEvent",
     "AiUsageLog",
     "ClaimGate",
+    "HourlyFigures",
     "LoginTries",
+    "RolledUpHour",
     "RuntimeInstance",
     "RuntimeServiceToken",
 ]

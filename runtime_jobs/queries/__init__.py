@@ -90,21 +90,21 @@ def succeeded_result(job_id: UUID) -> AiRuntimeResult | None:
 
 
 # An id holds the clock of the process that made it, a little before its row is inserted; created_at is the database's clock.
-_CLOCKS_APART = timedelta(minutes=10)
+CLOCKS_APART = timedelta(minutes=10)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def created_since(jobs: QuerySet[AiRuntimeJob], moment: datetime) -> QuerySet[AiRuntimeJob]:
     """Those created at `moment` (with its offset) or later. created_at decides, the ids bound the scan: it has no index."""
-    return jobs.filter(id__gte=_first_id(moment, -_CLOCKS_APART), created_at__gte=moment)
+    return jobs.filter(id__gte=first_id(moment, -CLOCKS_APART), created_at__gte=moment)
 
 
 def created_before(jobs: QuerySet[AiRuntimeJob], moment: datetime) -> QuerySet[AiRuntimeJob]:
     """Those created before `moment`, as `created_since`."""
-    return jobs.filter(id__lt=_first_id(moment, _CLOCKS_APART), created_at__lt=moment)
+    return jobs.filter(id__lt=first_id(moment, CLOCKS_APART), created_at__lt=moment)
 
 
-def _first_id(moment: datetime, plus: timedelta) -> UUID:
+def first_id(moment: datetime, plus: timedelta) -> UUID:
     """Below every UUID of version 7 of that millisecond, above all before it: its first 48 bits are Unix milliseconds (RFC 9562 §5.7)."""
     # In whole milliseconds: the sum of the times may be out of datetime's range.
     milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1) + plus // timedelta(milliseconds=1)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from uuid import UUID
 
 from django.contrib.auth import get_user_model
@@ -10,6 +11,7 @@ from django.db import connection
 from django.db.models import Q, QuerySet
 
 from runtime_jobs.models import AiModelCredential, AiRuntimeJob
+from runtime_jobs.queries import CLOCKS_APART, first_id
 from runtime_jobs.states import JobStatus
 
 Jobs = QuerySet[AiRuntimeJob]
@@ -36,6 +38,16 @@ def have_been_rerun(jobs: Jobs) -> Jobs:
     """Those of which a rerun was made: the newest RERUN_CAP of them."""
     reruns = AiRuntimeJob.objects.filter(retried_from_job__isnull=False).order_by("-retried_from_job_id")
     return jobs.filter(pk__in=reruns.values("retried_from_job_id").distinct()[:RERUN_CAP])
+
+
+def ended_between(jobs: Jobs, start: datetime | None, end: datetime | None) -> Jobs:
+    """Those that ended from `start` on and before `end`; None is no bound."""
+    if start is not None:
+        jobs = jobs.filter(finished_at__gte=start)
+    if end is not None:
+        # Whoever ended before was created before: a bound for the list, which is read along the ids.
+        jobs = jobs.filter(finished_at__lt=end, id__lt=first_id(end, CLOCKS_APART))
+    return jobs
 
 
 def providers() -> list[str]:

@@ -67,7 +67,8 @@ class Stack:
     def counts(self) -> str:
         code = (
             "from django.contrib.auth import get_user_model as u; from runtime_jobs.models import *; "
-            "print('counts', u().objects.count(), AiModelCredential.objects.count(), AiRuntimeJob.objects.count())"
+            "print('counts', u().objects.count(), AiModelCredential.objects.count(), AiRuntimeJob.objects.count(), "
+            "RuntimeServiceToken.objects.filter(revoked_at=None).count())"
         )
         done = self.call("manage.py", "shell", "--no-imports", "-c", code)
         assert done.returncode == 0, done.stderr
@@ -111,6 +112,9 @@ def test_the_stack_shows_a_job_stops_without_a_trace_and_starts_again_with_its_d
     # A second shell beside it, with nothing set: the same database, the same engine.
     job = stack.call("manage.py", "create_job", "synthetic.extract_facts", "--file", "README.md", "--wait")
     assert job.returncode == 0, job.stderr
+    job = stack.call("manage.py", "create_job", "synthetic.extract_facts_runtime", "--file", "README.md", "--wait")
+    assert job.returncode == 0, job.stderr  # by the runtime that runs beside the engine
+    assert not re.search(r"rt_[0-9a-f]{12}_", output.read_text() + job.stdout + job.stderr)
     second = stack.call("-m", "config.devstack")
     assert second.returncode == 2
     assert f"is running already here (process {run.pid})" in second.stderr
@@ -123,12 +127,12 @@ def test_the_stack_shows_a_job_stops_without_a_trace_and_starts_again_with_its_d
     # Again, then a kill -9 of the whole run's head, then again: nothing is made twice.
     run, _ = stack.start()
     counts = stack.counts()
-    assert counts == "counts 1 1 7"
+    assert counts == "counts 1 1 9 1"  # one token is not revoked: this run's
     run.kill()
     run.wait(10)
     _, output = stack.start()
     assert re.search(r"ended \d+ processes of an earlier run that was killed", output.read_text())
-    assert stack.counts() == counts
+    assert stack.counts() == "counts 1 1 9 2"  # and the one that was killed with its run
 
 
 def test_a_port_in_use_is_said_with_the_way_out(stack):

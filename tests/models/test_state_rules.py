@@ -22,6 +22,7 @@ from runtime_jobs.models import (
     AiRuntimeResult,
     AiUsageLog,
     ClaimGate,
+    HourlyFigures,
     LoginTries,
     RuntimeInstance,
     RuntimeServiceToken,
@@ -178,6 +179,7 @@ class World:
         self.gate = ClaimGate.objects.create(kind="lane", key="interactive")
         self.instance = RuntimeInstance.objects.create(name="w", kind="engine", lane="interactive")
         self.token = RuntimeServiceToken.objects.create(name="t", key_id="k", secret_hash="h", expires_at=self.job.created_at)
+        self.figures = HourlyFigures.objects.create(hour=self.job.created_at, lane="interactive", job_type="t", provider="p", model="m")
         self.tries = LoginTries.objects.create(key="k", tries=1, until=self.job.created_at)
         self.text = ExtractedText.objects.create(job_id=self.job.pk, target_type="t", target_id="1", summary="s")
         self.fact = ExtractedFact.objects.create(text=self.text, position=1, fact="f", paragraph="p1")
@@ -258,6 +260,7 @@ VIOLATIONS = [
     ("snapshot_content_once", lambda world: insert_copy(AiJobSnapshot, world.job.snapshot_id)),
     # Two of the platform's, whose user is NULL: these are not distinct.
     ("credential_name_once_per_user", lambda world: insert_copy(AiModelCredential, world.job.credential_id)),
+    ("figures_once_per_kind", lambda world: insert_copy(HourlyFigures, world.figures.pk, id="0")),
     ("extracted_fact_position", lambda world: insert_copy(ExtractedFact, world.fact.pk, id="0")),
 ]
 

@@ -14,12 +14,13 @@ from functools import partial
 import pytest
 from django.db import connection
 
-from runtime_jobs.models import AiJobAttempt, RuntimeInstance
+from runtime_jobs.models import AiJobAttempt, AiRuntimeResult, RuntimeInstance
 from runtime_jobs.services.events import SYSTEM
 from runtime_jobs.services.jobs import cancel_job
 from tests.factories import CredentialFactory, JobFactory, UserFactory
-from tests.runtime_protocol.conftest import JOB_TYPE, Runtime, issue, status_of
-from tests.runtime_protocol.web import FaultProxy, through_http, web_server
+from tests.runtime_protocol.conftest import JOB_TYPE, Runtime, issue, lapse, status_of
+from tests.runtime_protocol.web import through_http, web_server
+from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -98,6 +99,50 @@ def test_s26_a_result_whose_reply_was_lost_is_answered_again(web, make_job):
     again = runtime.result(lease)
     assert (again.status, again["duplicate"], again["jobStatus"]) == (200, True, "succeeded")
     proxy.close()
+
+
+def test_s26_a_request_that_arrives_twice_is_done_once(web, make_job):
+    job = make_job()
+    proxy = FaultProxy(web.port)
+    proxy.double.set()
+    runtime = Runtime(through_http(proxy.port), issue())
+    lease = runtime.take()
+    assert (runtime.beat(lease).status, lease["attemptNo"]) == (200, 1)
+    answer = runtime.result(lease)
+    assert (answer.status, answer["duplicate"]) == (200, True)
+    assert (AiJobAttempt.objects.count(), AiRuntimeResult.objects.count(), proxy.faults) == (1, 1, 3)
+    assert status_of(job) == "succeeded"
+    proxy.close()
+
+
+def test_s01_a_result_that_was_under_way_for_too_long_comes_too_late(web, make_job):
+    job = make_job()
+    proxy = FaultProxy(web.port, only="/result")
+    proxy.delay_seconds = 3
+    token = issue()
+    slow, other = Runtime(through_http(proxy.port), token, "slow"), Runtime(through_http(web.port), token, "other")
+    lease = slow.take(leaseSeconds=1)
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(slow.result, lease)
+        lapse(job)
+        assert other.result(other.take()).status == 200
+        answer = late.result(20)
+    assert (answer.status, answer.code) == (409, "job_lock_lost")
+    proxy.close()
+
+
+def test_s44_heartbeats_are_answered_while_every_waiter_there_is_room_for_waits(make_job):
+    with web_server(workers=1, threads=8) as web:
+        runtime = Runtime(through_http(web.port), issue())
+        make_job()
+        lease = runtime.take()
+        polls = [waiting(runtime.named(f"idle-{number}"), waitSeconds=8) for number in range(12)]
+        assert sum(not poll.done() for poll in polls) == 6
+        for _ in range(5):
+            started = time.monotonic()
+            assert runtime.beat(lease)["directive"] == "continue"
+            assert time.monotonic() - started < 2
+        assert sum(not poll.done() for poll in polls) == 6
 
 
 def test_s13_a_dead_waiter_does_not_keep_a_job_from_a_living_one(web, make_job):

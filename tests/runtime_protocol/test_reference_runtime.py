@@ -1,5 +1,6 @@
 """The reference runtime against a real web server and a provider on loopback: what PROTOCOL.md tells a runtime to do, done."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,13 +9,14 @@ from functools import partial
 
 import pytest
 
-from runtime_jobs.models import AiUsageLog
+from runtime_jobs.models import AiRuntimeResult, AiUsageLog
 from runtime_jobs.services.events import SYSTEM
 from runtime_jobs.services.jobs import cancel_job
 from runtime_jobs.synthetic.models import ExtractedText
 from tests.factories import CredentialFactory, JobFactory, UserFactory, payload
 from tests.runtime_protocol.conftest import JOB_TYPE, issue, status_of
 from tests.runtime_protocol.web import web_server
+from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import ROOT, wait_for
 from tests.support.provider_simulator import ProviderSimulator
 
@@ -46,15 +48,16 @@ def web(make_job):
 
 
 @pytest.fixture
-def start(web):
-    """Starts runtimes; whatever is left of them is killed."""
+def start(web, tmp_path):
+    """Starts runtimes, each with its spool; whatever is left of them is killed."""
     started = []
 
-    def one(instance="reference-1", token=None):
-        command = [sys.executable, "-m", "tests.support.reference_runtime", "--base-url", f"http://127.0.0.1:{web.port}"]
-        process = subprocess.Popen(
-            [*command, "--token", token or issue(), "--instance", instance, "--lease", "2"], cwd=ROOT, stderr=subprocess.PIPE, text=True
-        )
+    def one(instance="reference-1", *, port=None, lease=2, token=None, token_file=None):
+        command = [sys.executable, "-m", "tests.support.reference_runtime", "--base-url", f"http://127.0.0.1:{port or web.port}"]
+        command += ["--instance", instance, "--lease", str(lease), "--spool", str(tmp_path / instance)]
+        command += ["--token-file", str(token_file)] if token_file else []
+        environ = {**os.environ, "RUNTIME_TOKEN": token or issue()}
+        process = subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, text=True)
         started.append(process)
         return process
 
@@ -62,6 +65,13 @@ def start(web):
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def proxy(web):
+    made = FaultProxy(web.port)
+    yield made
+    made.close()
 
 
 def test_acceptance_5_jobs_go_through_it_to_projected_results(make_job, start):
@@ -132,3 +142,82 @@ def test_s50_a_revoked_token_makes_it_back_off(start):
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=10)[1]
     assert said.count("poll refused: token_revoked") == 1
+
+
+def test_s50_a_new_token_is_taken_while_a_result_waits_for_it(make_job, start, provider, tmp_path):
+    from runtime_jobs.services import service_tokens
+
+    file = tmp_path / "token"
+    file.write_text(old := issue())
+    job = make_job(f"{TEXT} [[simulate: delay=1]]")
+    start(token_file=file)
+    wait_for(lambda: provider.requests, 20)
+    service_tokens.revoke(old.split("_")[1])
+    spool = tmp_path / "reference-1"
+    wait_for(lambda: list(spool.glob("*.json")), 20, "the result waits")
+    file.write_text(issue())
+    wait_for(lambda: succeeded(job), 20)
+    job.refresh_from_db()
+    assert (job.attempt_no, len(provider.requests)) == (1, 1)
+
+
+def test_s30_a_result_that_nobody_answers_outlives_its_runtime_and_is_taken_late(make_job, start, proxy, provider, tmp_path):
+    proxy.only = "/result"
+    proxy.away.set()
+    job = make_job()
+    first = start(port=proxy.port)
+    spool = tmp_path / "reference-1"
+    [kept] = wait_for(lambda: list(spool.glob("*.json")), 20, "the result is on disk")
+    assert kept.stat().st_mode & 0o077 == 0  # it holds the lock token
+    wait_for(lambda: proxy.faults >= 3, 20, "it goes on trying")
+    first.kill()
+    first.wait()
+    wait_for(lambda: status_of(job) == "retrying", 20, "its lease has lapsed")
+    proxy.away.clear()
+    start(port=proxy.port)
+    wait_for(lambda: succeeded(job), 20)
+    wait_for(lambda: not list(spool.glob("*")), 10)
+    job.refresh_from_db()
+    assert (job.attempt_no, job.lapse_count, len(provider.requests)) == (1, 1, 1)
+    assert AiUsageLog.objects.filter(job=job).count() == 1
+
+
+def test_s30_a_result_that_comes_back_too_late_is_dropped(make_job, start, proxy, tmp_path):
+    proxy.only = "/result"
+    proxy.away.set()
+    job = make_job()
+    first = start(port=proxy.port)
+    spool = tmp_path / "reference-1"
+    wait_for(lambda: list(spool.glob("*.json")), 20, "the result is on disk")
+    first.kill()
+    first.wait()
+    start("reference-2")
+    wait_for(lambda: succeeded(job), 20)
+    job.refresh_from_db()
+    assert job.attempt_no == 2
+    proxy.away.clear()
+    start(port=proxy.port)
+    wait_for(lambda: not list(spool.glob("*")), 20, "the server said that it is over")
+    assert AiRuntimeResult.objects.filter(job=job).count() == 1
+
+
+def test_s44_lost_heartbeats_do_not_end_the_loop(make_job, start, proxy, provider):
+    proxy.only = "jobs/heartbeat"
+    job = make_job(f"{TEXT} [[simulate: delay=9 times=1]]")
+    start(port=proxy.port, lease=6)
+    wait_for(lambda: provider.requests, 20)
+    proxy.away.set()
+    wait_for(lambda: proxy.faults >= 3, 10)
+    proxy.away.clear()
+    wait_for(lambda: succeeded(job), 30)
+    job.refresh_from_db()
+    assert (job.attempt_no, job.lapse_count) == (1, 0)
+
+
+def test_s44_past_its_own_deadline_the_call_is_aborted(make_job, start, proxy, provider):
+    proxy.only = "jobs/heartbeat"
+    proxy.away.set()
+    make_job(f"{TEXT} [[simulate: delay=60]]")
+    start(port=proxy.port)
+    wait_for(lambda: provider.requests, 20)
+    wait_for(lambda: provider.requests[0].closed_by_peer_at, 10)

@@ -1,4 +1,4 @@
-"""A real web server on the test's database, and a fault proxy in front of it that drops replies."""
+"""A real web server on the test's database."""
 
 import contextlib
 import http.client
@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from tempfile import TemporaryFile
 from typing import Any
@@ -97,43 +96,3 @@ def through_http(port: int, timeout: float = 40) -> Send:
             connection.close()
 
     return send
-
-
-class FaultProxy:
-    """Passes requests on; while `drop_replies` is set the server's answers are read and thrown away, and the client's socket is cut."""
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self.drop_replies = threading.Event()
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
-        self.dropped = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listening.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self._to)) as server:
-            forward = threading.Thread(target=self._pump, args=(client, server), daemon=True)
-            forward.start()
-            if self.drop_replies.is_set():
-                server.recv(65_536)  # the server has answered: what it did is done
-                self.dropped += 1
-                with contextlib.suppress(OSError):
-                    client.shutdown(socket.SHUT_RDWR)
-                return
-            self._pump(server, client)
-
-    @staticmethod
-    def _pump(source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65_536):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        self._listening.close()

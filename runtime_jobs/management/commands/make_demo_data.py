@@ -15,6 +15,7 @@ from runtime_jobs.services.jobs import create_job
 # The simulator obeys such directives: the list shows jobs that end in different ways.
 _JOBS = {
     "background": ("synthetic.extract_facts_background", ""),
+    "external": ("synthetic.extract_facts_runtime", ""),
     "retried": ("synthetic.extract_facts", "[[simulate: status=503 times=1]]"),
     "rate-limited": ("synthetic.extract_facts_background", "[[simulate: status=429 retry-after=3 times=1]]"),
     "bad-key": ("synthetic.extract_facts", "[[simulate: status=401]]"),

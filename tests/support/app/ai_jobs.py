@@ -75,3 +75,32 @@ class PaidOnce(Scripted):
 class Background(Scripted):
     job_type = "test.background"
     lane = Lane.BACKGROUND
+
+
+TEXT = {"type": "string", "maxLength": 20_000}
+ODDITIES = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "apiKey": TEXT,
+        "nested": {
+            "type": "array",
+            "maxItems": 10,
+            "items": {"type": "object", "additionalProperties": False, "properties": {"Authorization": TEXT, "text": TEXT}},
+        },
+        "big": {"type": "integer"},
+        "exact": {"type": "number"},
+        "many": {"type": "array", "maxItems": 10_000, "items": TEXT},
+        "<b>name</b>": TEXT,
+    },
+}
+
+
+@register
+class Odd(JobDefinition):
+    """What a page may stumble over; no rule of its own for what may be shown."""
+
+    job_type = "test.odd"
+    lane = Lane.INTERACTIVE
+    input_schemas = {"1": ODDITIES}
+    output_schemas = {"1": ODDITIES}
