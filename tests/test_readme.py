@@ -14,8 +14,8 @@ from django.test import override_settings
 
 from runtime_jobs import registry
 from runtime_jobs.engine.attempt import execute_job
-from runtime_jobs.engine.provider import make_service
 from runtime_jobs.models import AiRuntimeJob
+from runtime_jobs.services.calling import make_service
 from runtime_jobs.states import JobStatus
 from tests.factories import CredentialFactory, UserFactory
 from tests.support.provider_simulator import Behaviour, ProviderSimulator

@@ -23,9 +23,9 @@ from runtime_jobs.engine.connections import database, use_lender
 from runtime_jobs.engine.figures import FiguresThread
 from runtime_jobs.engine.lease import LeaseKeeper
 from runtime_jobs.engine.outbox import OutboxThread
-from runtime_jobs.engine.provider import make_service
 from runtime_jobs.queries import WorkItem
 from runtime_jobs.services import claims, credentials, workers
+from runtime_jobs.services.calling import make_service
 from runtime_jobs.services.claims import Claim
 from runtime_jobs.services.lending import ConnectionLender
 from runtime_jobs.services.listening import Listener

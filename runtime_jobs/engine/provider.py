@@ -5,28 +5,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.conf import settings
-
 from runtime_jobs import gateway
 from runtime_jobs.abort import Aborted, AbortReason, AbortSignal
 from runtime_jobs.engine.connections import persist
 from runtime_jobs.errors import AttemptError, ErrorCode
-from runtime_jobs.gateway import AddressPolicy, AiGatewayService
+from runtime_jobs.gateway import AiGatewayService
 from runtime_jobs.model_call import CallReport, ModelAnswer, ModelRequest, ProviderTarget
 from runtime_jobs.models.base import new_id
 from runtime_jobs.services import breakers, leases, prices, usage
 from runtime_jobs.services.claims import Claim
 from runtime_jobs.services.usage import NO_CALL, ClosedCall, Outcome
 from runtime_jobs.states import JobStatus
-
-
-def make_service() -> AiGatewayService:
-    """The process's gateway. A user's own address must be public; the platform's is set by an administrator, who may mean a private one."""
-    loopback = settings.ALLOW_LOOPBACK_PROVIDERS
-    return AiGatewayService(
-        user_addresses=AddressPolicy(allow_loopback_http=loopback),
-        platform_addresses=AddressPolicy(allow_loopback_http=loopback, allow_private=True),
-    )
 
 
 @dataclass

@@ -12,6 +12,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.views.decorators.debug import sensitive_variables
@@ -21,6 +22,8 @@ from runtime_jobs.model_call import ProviderTarget
 from runtime_jobs.models import AiModelCredential
 from runtime_jobs.models.base import new_id
 from runtime_jobs.redaction import Secret
+from runtime_jobs.services.audit import record_staff
+from runtime_jobs.services.events import SYSTEM, Actor
 from runtime_jobs.states import ApiKeyMode
 
 _ONE_MINUTE = timedelta(minutes=1)
@@ -67,13 +70,18 @@ def _fingerprint(api_key: str, key: bytes) -> str:
 
 
 @sensitive_variables()
+def _check_key(api_key: str) -> None:
+    if not api_key or not all(33 <= ord(character) <= 126 for character in api_key):
+        raise InvalidRequest("The key must be printable ASCII without white space.", field="api_key")
+
+
+@sensitive_variables()
 def create_credential(*, name: str, provider: str, base_url: str, api_key: str, user_id: int | None = None) -> AiModelCredential:
     """Store a key, encrypted. `user_id` None makes it the platform's.
 
     Raises InvalidRequest when the key is not printable ASCII without white space: sent as a header it would end up in an error's text.
     """
-    if not api_key or not all(33 <= ord(character) <= 126 for character in api_key):
-        raise InvalidRequest("The key must be printable ASCII without white space.", field="api_key")
+    _check_key(api_key)
     key_id, key = next(iter(key_ring().items()))
     pk = new_id()
     return AiModelCredential.objects.create(
@@ -88,9 +96,33 @@ def create_credential(*, name: str, provider: str, base_url: str, api_key: str, 
     )
 
 
-def revoke_credential(credential_id: UUID) -> bool:
-    """True when this call revoked it, False when it was already."""
-    return AiModelCredential.objects.filter(pk=credential_id, revoked_at=None).update(revoked_at=Now()) == 1
+def revoke_credential(credential_id: UUID, *, actor: Actor = SYSTEM, reason: str = "") -> bool:
+    """True when this call revoked it, False when it was already. Jobs that wait for it fail when their turn comes."""
+    with transaction.atomic():
+        if not AiModelCredential.objects.filter(pk=credential_id, revoked_at=None).update(revoked_at=Now()):
+            return False
+        record_staff("credential.revoked", actor=actor, subject_type="credential", subject_id=str(credential_id), reason=reason)
+    return True
+
+
+@sensitive_variables()
+def replace_key(credential_id: UUID, api_key: str, *, actor: Actor) -> bool:
+    """Put a new key in the old one's place, for the same owner, provider and address; waiting jobs use it. False when it is revoked.
+
+    Raises InvalidRequest as `create_credential`.
+    """
+    _check_key(api_key)
+    key_id, key = next(iter(key_ring().items()))
+    with transaction.atomic():
+        credential = AiModelCredential.objects.filter(pk=credential_id, revoked_at=None).select_for_update().first()
+        if credential is None:
+            return False
+        bound = _bound_to(key_id, credential.pk, credential.user_id, credential.provider, credential.base_url)
+        AiModelCredential.objects.filter(pk=credential_id, revoked_at=None).update(
+            ciphertext=_encrypt(api_key, key_id, bound), key_id=key_id, fingerprint=_fingerprint(api_key, key)
+        )
+        record_staff("credential.key_replaced", actor=actor, subject_type="credential", subject_id=str(credential_id))
+    return True
 
 
 def choose(*, mode: ApiKeyMode, user_id: int, provider: str, credential: AiModelCredential | None) -> AiModelCredential:

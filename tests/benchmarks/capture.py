@@ -111,7 +111,7 @@ def capture(batch: int) -> dict[str, Any]:
     from runtime_jobs.abort import AbortSignal
     from runtime_jobs.engine.attempt import run_attempt
     from runtime_jobs.engine.lane import LaneWorker
-    from runtime_jobs.engine.provider import make_service
+    from runtime_jobs.services.calling import make_service
 
     service, lane = make_service(), LaneWorker("interactive")
 
