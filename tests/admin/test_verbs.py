@@ -17,6 +17,7 @@ from runtime_jobs.models import (
     AiEventDelivery,
     AiJobAttempt,
     AiJobEvent,
+    AiModelCredential,
     AiRuntimeJob,
     AiStaffEvent,
     ClaimGate,
@@ -28,7 +29,7 @@ from runtime_jobs.services.events import SYSTEM, Actor
 from runtime_jobs.services.jobs import rerun_job
 from tests.admin import jobs
 from tests.admin.people import LIST, root, staff
-from tests.factories import JobFactory, UserFactory
+from tests.factories import CredentialFactory, JobFactory, UserFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -69,7 +70,7 @@ def status(job):
 
 def everything():
     """What no GET may change."""
-    tables = (AiRuntimeJob, AiJobEvent, AiJobAttempt, AiStaffEvent, AiEventDelivery, ClaimGate, RuntimeInstance)
+    tables = (AiRuntimeJob, AiJobEvent, AiJobAttempt, AiStaffEvent, AiEventDelivery, AiModelCredential, ClaimGate, RuntimeInstance)
     return [list(table.objects.order_by("pk").values()) for table in tables]
 
 
@@ -85,6 +86,8 @@ def rows_for(model, verb):
     if model is RuntimeInstance:
         workers.seen("worker 9", kind=workers.Kind.ENGINE, lane="interactive", version="", job_types=[])
         return RuntimeInstance.objects.get(name="worker 9")
+    if model is AiModelCredential:
+        return CredentialFactory()
     if model is AiEventDelivery:
         event = AiJobEvent.objects.filter(job=JobFactory()).latest("seq")
         return AiEventDelivery.objects.create(
