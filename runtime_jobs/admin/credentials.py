@@ -38,7 +38,7 @@ def _revoke(credential_id: UUID, actor: Actor, reason: str) -> str:
 
 REVOKE = Verb(
     name="revoke",
-    permission=CHANGE,
+    permission="runtime_jobs.revoke_credential",
     title=gettext_lazy("Revoke credentials"),
     explanation=gettext_lazy(
         "No call is made with this key from now on. Jobs that wait for it fail when their turn comes; new ones take another live credential"

@@ -26,6 +26,7 @@ class AiModelCredential(UuidModel):
         db_table = "ai_model_credential"
         verbose_name = _("model credential")
         verbose_name_plural = _("model credentials")
+        permissions = [("revoke_credential", "Can revoke model credentials")]
         constraints = [
             # Makes two credentials that nobody can tell apart impossible.
             models.UniqueConstraint(fields=["user", "name"], name="credential_name_once_per_user", nulls_distinct=False),

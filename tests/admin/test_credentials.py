@@ -24,7 +24,7 @@ FORM = {"name": "main key", "provider": "simulator", "base_url": "http://127.0.0
 
 @pytest.fixture
 def administrator(client):
-    user = people.staff("view_aimodelcredential", "add_aimodelcredential", "change_aimodelcredential")
+    user = people.staff("view_aimodelcredential", "add_aimodelcredential", "change_aimodelcredential", "revoke_credential")
     client.force_login(user)
     return user
 
