@@ -134,13 +134,15 @@ def test_a_batch_of_many_costs_as_many_queries_as_one(runtime, make_job, django_
         runtime.beat_all(*leases)
 
 
-def test_staff_can_drain_a_runtime(runtime, job):
+def test_s45_a_runtime_that_is_to_drain_goes_on_beating_and_gets_nothing_new(runtime, job):
     runtime.poll(jobTypes=[], runtimeVersion="1.2", labels={"zone": "a"})
     row = RuntimeInstance.objects.get(name="runtime-1")
     assert (row.kind, row.lane, row.version, row.labels, row.job_types) == ("runtime", "runtime", "1.2", {"zone": "a"}, [JOB_TYPE])
     lease = runtime.lock(job).body
     RuntimeInstance.objects.update(draining=True)
-    assert runtime.beat(lease)["directive"] == "drain"
+    beat = runtime.beat(lease, leaseSeconds=100)
+    assert (beat.status, beat["directive"]) == (200, "drain")
+    assert beat["lockUntil"] > lease["lockUntil"]
     empty = runtime.poll()
     assert (empty["directive"], empty["jobs"], empty["pollAfterSeconds"]) == ("drain", [], 10.0)
 

@@ -307,6 +307,20 @@ def test_s11_a_long_job_under_a_short_lease_keeps_its_attempt_and_a_dead_one_is_
         assert time.monotonic() - started < 5
 
 
+def test_s37_a_job_whose_runtime_dies_each_time_ends(make_job):
+    with web_server(workers=1, threads=8, RUNTIME_MIN_LEASE_SECONDS=1, RUNTIME_LEASE_SECONDS=1, RETRY_BASE_SECONDS=0.1) as web:
+        runtime = Runtime(through_http(web.port), issue())
+        job = make_job()
+        for attempt_no in range(1, 5):
+            # Taken, and never heard of again: the web server itself takes the lease back.
+            answer = wait_for(lambda: (found := runtime.pull(waitSeconds=5, leaseSeconds=1))["jobs"] and found, 20)
+            assert answer["jobs"][0]["lease"]["attemptNo"] == attempt_no
+        wait_for(lambda: status_of(job) == "failed", 20)
+        job.refresh_from_db()
+        assert (job.error_code, job.attempt_no, job.lapse_count, job.retry_count) == ("lease_expired", 4, 3, 0)
+        assert runtime.pull()["jobs"] == []
+
+
 def test_s47_a_poll_that_is_cut_off_by_a_shutdown_loses_no_job(web, make_job):
     token = issue()
     open_poll = socket.create_connection(("127.0.0.1", web.port))

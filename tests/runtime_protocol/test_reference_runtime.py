@@ -9,13 +9,13 @@ from functools import partial
 
 import pytest
 
-from runtime_jobs.models import AiRuntimeResult, AiUsageLog
+from runtime_jobs.models import AiJobAttempt, AiRuntimeJob, AiRuntimeResult, AiUsageLog
 from runtime_jobs.services.events import SYSTEM
 from runtime_jobs.services.jobs import cancel_job
 from runtime_jobs.synthetic.models import ExtractedText
 from tests.factories import CredentialFactory, JobFactory, UserFactory, payload
-from tests.runtime_protocol.conftest import JOB_TYPE, issue, status_of
-from tests.runtime_protocol.web import web_server
+from tests.runtime_protocol.conftest import JOB_TYPE, Runtime, issue, lapse, status_of
+from tests.runtime_protocol.web import through_http, web_server
 from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import ROOT, wait_for
 from tests.support.provider_simulator import ProviderSimulator
@@ -92,6 +92,26 @@ def test_acceptance_6_a_failure_of_the_provider_is_reported_with_whether_it_may_
     refused.refresh_from_db()
     assert (busy.attempt_no, busy.retry_count) == (2, 1)
     assert (refused.attempt_no, refused.error_code) == (1, "provider_auth_failed")
+
+
+def test_s05_an_overtaken_runtime_aborts_its_call_and_sends_no_result(make_job, start, web, provider):
+    job = make_job(f"{TEXT} [[simulate: delay=60 times=1]]")
+    start()
+    wait_for(lambda: provider.requests, 20)
+    other = Runtime(through_http(web.port), issue(), "other")
+
+    def overtaken():
+        # A heartbeat that comes between may take the lapsed job up again.
+        if status_of(job) == "running":
+            lapse(job)
+        return other.lock(job)
+
+    wait_for(lambda: overtaken().status == 200, 20)
+    wait_for(lambda: provider.requests[0].closed_by_peer_at, 10)
+    lease = AiJobAttempt.objects.get(job=job, worker="other")
+    assert AiRuntimeJob.objects.get(pk=job.pk).attempt_no == lease.attempt_no
+    wait_for(lambda: AiUsageLog.objects.filter(job=job).count() == 1, 10, "the call that was aborted is reported all the same")
+    assert not AiRuntimeResult.objects.exists()
 
 
 def test_s43_a_cancel_reaches_the_provider_call(make_job, start, provider):

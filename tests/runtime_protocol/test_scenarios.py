@@ -2,11 +2,11 @@
 
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from django.db import IntegrityError, connection
+from django.db import IntegrityError, connection, connections
 from django.db.models import F
 from django.test import Client
 
@@ -16,9 +16,11 @@ from runtime_jobs.services.credentials import revoke_credential
 from runtime_jobs.services.events import SYSTEM
 from runtime_jobs.services.jobs import cancel_job
 from runtime_jobs.synthetic.models import ExtractedText
+from runtime_protocol.waiting import WaitingRoom
 from tests.factories import UserFactory
 from tests.runtime_protocol.conftest import JOB_TYPE, RAW, Runtime, due, issue, lapse, sha, status_of, through, usage, written
 from tests.services.worker import run_out
+from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.django_db
 
@@ -136,16 +138,29 @@ def test_s14_a_repeat_survives_a_new_secret_key(runtime, job, settings):
     assert runtime.lock(job, request).code == "job_lock_conflict"
 
 
+def test_s19_a_poll_that_names_two_types_is_woken_by_a_job_of_either():
+    room = WaitingRoom(size=2)
+    with ThreadPoolExecutor(2) as pool:
+        for job_type in ("a", "b"):
+            hints = room.hints
+            woken = pool.submit(room.wait, frozenset({"a", "b"}), 20, hints)
+            other = pool.submit(room.wait, frozenset({"c"}), 0.2, hints)
+            wait_for(lambda: room.occupied == 2, 5)
+            room.wake({job_type: 1}, hints)
+            assert woken.result(5) is True
+            assert other.result(5) is False
+
+
 def test_s20_a_long_wait_is_clamped_not_refused(runtime):
     empty = runtime.poll(waitSeconds=600, maxJobs=1_000)
     assert (empty.status, empty["jobs"]) == (200, [])
 
 
 def test_s25_one_tenant_cannot_keep_another_waiting(runtime, make_job):
-    for _ in range(30):
+    for _ in range(1_000):
         make_job()
     other = make_job(user=UserFactory())
-    first_three = [runtime.take()["jobId"] for _ in range(3)]
+    first_three = [runtime.take()["jobId"] for _ in range(3)]  # one more than there are tenants
     assert str(other.pk) in first_three
 
 
@@ -399,29 +414,58 @@ def test_a_check_that_raises_is_an_error_of_ours_and_the_attempt_is_over(runtime
 @pytest.mark.django_db(transaction=True)
 def test_s06_a_result_and_the_reaper_have_one_outcome(make_job, credential):
     token = issue()
-    outcomes = set()
-    for _ in range(40):
-        job = make_job()
-        lease = Runtime(through(Client()), token).take()
-        run_out(job.pk)
-        lock_token = AiRuntimeJob.objects.values_list("lock_token", flat=True).get(pk=job.pk)
-        assert lock_token is not None
-        answers: list[Any] = []
+    first, lates = threading.Barrier(2, timeout=30), set()
 
-        def submit(lease=lease, answers=answers):
-            answers.append(Runtime(through(Client()), token).result(lease))
-            connection.close()
+    def submit(lease):
+        first.wait()
+        return Runtime(through(Client()), token).result(lease)
 
-        racer = threading.Thread(target=submit)
-        racer.start()
-        lapses._lapse_one(job.pk, lock_token)
-        racer.join()
-        job.refresh_from_db()
-        outcomes.add((answers[0].status, job.status, job.attempt_no))
-        # A late holder that nobody has overtaken is taken too (S04): both orders end in the one success.
-        assert (answers[0].status, job.status, job.attempt_no) == (200, "succeeded", 1)
-        assert ExtractedText.objects.filter(job_id=job.pk).count() == 1
-    assert outcomes
+    for _ in range(500):
+        make_job()
+    runtime = Runtime(through(Client()), token)
+    leases = [offer["lease"] for _ in range(16) for offer in runtime.pull(maxJobs=32)["jobs"]]
+    run_out(*(lease["jobId"] for lease in leases))
+    tokens = {pk: str(token) for pk, token in AiRuntimeJob.objects.values_list("pk", "lock_token")}
+    with ThreadPoolExecutor(1) as holder:
+        for round_no, lease in enumerate(leases):
+            job_id = uuid.UUID(lease["jobId"])
+            answering = holder.submit(submit, lease)
+            first.wait()
+            # A result is a longer way than a lapse: now and then it gets a start, so that both orders are met.
+            if round_no % 2:
+                wait([answering], timeout=round_no % 40 / 1_000)
+            lapsed = lapses._lapse_one(job_id, tokens[job_id])
+            answer = answering.result(30)
+            # A late holder that nobody has overtaken is taken too (S04): both orders end in the one success of the one attempt.
+            assert (answer.status, answer["late"]) == (200, lapsed), answer.body
+            lates.add(lapsed)
+        holder.submit(connections.close_all).result()
+    assert lates == {True, False}
+    assert AiRuntimeJob.objects.filter(status="succeeded", attempt_no=1).count() == len(leases) == 500
+    assert AiRuntimeResult.objects.count() == ExtractedText.objects.count() == AiJobAttempt.objects.count() == 500
+
+
+@pytest.mark.django_db(transaction=True)
+def test_s28_of_two_attempts_that_finish_together_one_succeeds(make_job, credential):
+    token = issue()
+    runtime = Runtime(through(Client()), token)
+    together = threading.Barrier(2, timeout=30)
+
+    def submit(speaker, lease):
+        together.wait()
+        return speaker.result(lease, RAW if speaker is runtime else RAW.replace("A river", "A stream"))
+
+    def close(_):
+        together.wait()  # each of the two threads once
+        connections.close_all()
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(30):
+            stale, other, current = overtaken(runtime, make_job())
+            answers = [future.result() for future in [pool.submit(submit, runtime, stale), pool.submit(submit, other, current)]]
+            assert [(answer.status, answer.code) for answer in answers] == [(409, "job_lock_lost"), (200, None)]
+        list(pool.map(close, range(2)))
+    assert AiRuntimeResult.objects.filter(status="succeeded", attempt_no=2).count() == AiRuntimeResult.objects.count() == 30
 
 
 @pytest.mark.django_db(transaction=True)
