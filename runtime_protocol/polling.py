@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from runtime_jobs.services import claims, pulls, service_tokens
+from runtime_jobs.services import offers, pulls, service_tokens
 from runtime_jobs.services.claims import Claim
 from runtime_jobs.services.service_tokens import ServiceToken
 from runtime_jobs.services.workers import Introduction
@@ -74,7 +74,7 @@ def _take(request: Poll, *, again: bool = False) -> Found | None:
         if again:
             service_tokens.still_valid(request.token)
         if request.request_id is None:
-            job_ids = claims.offer(
+            job_ids = offers.offer(
                 lane=Lane.RUNTIME,
                 worker=request.instance,
                 job_types=request.job_types,

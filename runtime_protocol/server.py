@@ -19,7 +19,7 @@ from django.db import Error as DatabaseError
 
 from runtime_jobs import registry
 from runtime_jobs.redaction import safe_trace
-from runtime_jobs.services import claims, lapses, workers
+from runtime_jobs.services import lapses, offers, workers
 from runtime_jobs.services.lending import ConnectionLender
 from runtime_jobs.services.listening import Listener
 from runtime_jobs.services.notify import lane_channel
@@ -82,7 +82,7 @@ class WebProcess:
         """Wake as many as there are jobs for: what is paused, at its limit or offered to somebody wakes nobody."""
         seen = self.room.hints
         with self.lender.lend():
-            found = claims.available(lane=Lane.RUNTIME, job_types=registry.job_types(Lane.RUNTIME), count=self.room.occupied)
+            found = offers.available(lane=Lane.RUNTIME, job_types=registry.job_types(Lane.RUNTIME), count=self.room.occupied)
         self.room.wake(found, seen)
 
     def _is_due(self, chore: str, every: float) -> bool:

@@ -10,15 +10,18 @@ PROJECT    cancel check · fenced success, projector, result, attempt, event: on
 import hashlib
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from django.conf import settings
+from django.db import IntegrityError
 
 from runtime_jobs import queries, registry
 from runtime_jobs.abort import Aborted, AbortReason, AbortSignal
 from runtime_jobs.engine.connections import database, persist, without_database
 from runtime_jobs.engine.provider import AttemptGateway
+from runtime_jobs.engine.writes import Writes, WritesAlone
 from runtime_jobs.errors import (
     AttemptError,
     ErrorCode,
@@ -43,6 +46,8 @@ from runtime_jobs.states import TERMINAL, JobStatus
 from runtime_jobs.validation import chain
 
 logger = logging.getLogger(__name__)
+
+_ALONE = WritesAlone()
 
 # Others were faster, or the job ended meanwhile: nothing of ours is left to do.
 _OVERTAKEN = (LockLost, JobCancelled, JobAlreadyFinished, ResultConflict)
@@ -77,12 +82,14 @@ def prepare(job_id: UUID, *, worker: str) -> Claim | None:
         return None
 
 
-def run_attempt(claim: Claim, signal: AbortSignal, service: AiGatewayService, item: WorkItem | None = None) -> Settlement | None:
+def run_attempt(
+    claim: Claim, signal: AbortSignal, service: AiGatewayService, item: WorkItem | None = None, writes: Writes = _ALONE
+) -> Settlement | None:
     """Everything after the claim; `item` is what was read with it. Never raises: whatever happens ends this attempt and is logged."""
     started = time.monotonic()
     fence = Fence(claim.job_id, claim.attempt_no, claim.token, claim.worker)
     try:
-        settlement, error_code = _run(claim, item, fence, signal, service)
+        settlement, error_code = _run(claim, item, fence, signal, service, writes)
         outcome = str(settlement.job_status)
     except _OVERTAKEN as lost:
         settlement, outcome, error_code = None, "overtaken", lost.code
@@ -110,16 +117,18 @@ def _log_end(claim: Claim, outcome: str, error_code: str, seconds: float) -> Non
     logger.info(" ".join(f"{name}=%({name})s" for name in fields), fields, extra=fields)
 
 
-def _run(claim: Claim, item: WorkItem | None, fence: Fence, signal: AbortSignal, service: AiGatewayService) -> tuple[Settlement, str]:
+def _run(
+    claim: Claim, item: WorkItem | None, fence: Fence, signal: AbortSignal, service: AiGatewayService, writes: Writes
+) -> tuple[Settlement, str]:
     """How the attempt ended, and the code of what ended it; empty for a success and a hand-back."""
     try:
         work = resolve(item or persist(lambda: queries.work_item(claim.job_id)))
-        gateway = AttemptGateway(service, claim, work.target, signal)
+        gateway = AttemptGateway(service, claim, work.target, signal, writes)
         with gateway.closed_on_error():
             answer = execute(work, gateway, signal)
             delivery = validate(work, answer)
             signal.check()
-        settlement = project(work, fence, delivery, gateway)
+        settlement = project(work, fence, delivery, gateway, writes)
         # Beside a success: a cancel that came last, or a projector that raised.
         return settlement, "" if settlement.job_status == JobStatus.SUCCEEDED else settlement.refused or str(ErrorCode.INTERNAL_ERROR)
     except Aborted as aborted:
@@ -178,9 +187,13 @@ def validate(work: Work, answer: ModelAnswer) -> Delivery:
     return replace(delivery, validated_output=validated.output, repairs=validated.repairs)
 
 
-def project(work: Work, fence: Fence, delivery: Delivery, gateway: AttemptGateway) -> Settlement:
+def project(work: Work, fence: Fence, delivery: Delivery, gateway: AttemptGateway, writes: Writes) -> Settlement:
     """PROJECT and COMPLETE, in one transaction. Raises what `submit_result` raises."""
     call = gateway.take_last_call()
+    if terminal.ends_alone(work.definition):
+        with suppress(IntegrityError):
+            if (settlement := writes.succeed(terminal.success_of(fence, delivery, call))) is not None:
+                return settlement
     return persist(lambda: terminal.submit_result(fence, delivery, work.definition, work.job, call))
 
 

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from uuid import UUID
 
@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from runtime_jobs import gateway, queries, registry
+from runtime_jobs import gateway, registry
 from runtime_jobs.abort import AbortReason, AbortSignal
 from runtime_jobs.engine import process
 from runtime_jobs.engine.attempt import run_attempt
@@ -23,6 +23,7 @@ from runtime_jobs.engine.connections import database, use_lender
 from runtime_jobs.engine.figures import FiguresThread
 from runtime_jobs.engine.lease import LeaseKeeper
 from runtime_jobs.engine.outbox import OutboxThread
+from runtime_jobs.engine.writes import WritesTogether
 from runtime_jobs.queries import WorkItem
 from runtime_jobs.services import claims, credentials, workers
 from runtime_jobs.services.calling import make_service
@@ -59,6 +60,7 @@ class LaneWorker:
         self._name = f"{lane}@{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"[:128]
         self._job_types = registry.job_types()
         self._service = make_service()
+        self._writes = WritesTogether()
         self._keeper = LeaseKeeper(self._name, lane)
         self._outbox = OutboxThread()
         self._figures = FiguresThread()
@@ -95,6 +97,7 @@ class LaneWorker:
                         claimed = self._claim(free)
                         for claim, item in claimed:
                             self._start(pool, claim, item)
+                        self._note_credentials(item for _, item in claimed)
                         # A full hand means that there may be more; else sleep until a hint or the poll.
                         next_look = 0.0 if len(claimed) == free else time.monotonic() + settings.ENGINE_POLL_SECONDS
                     elif not free:
@@ -112,42 +115,32 @@ class LaneWorker:
         self._running = {attempt for attempt in self._running if not attempt.done()}
         return process.is_draining() or self._keeper.drain_wanted or self._attempts >= settings.ENGINE_RECYCLE_ATTEMPTS
 
-    def _claim(self, free: int) -> list[tuple[Claim, WorkItem | None]]:
+    def _claim(self, free: int) -> list[tuple[Claim, WorkItem]]:
         with database():
-            claimed = claims.claim(
+            return claims.claim_work(
                 lane=self._lane,
                 worker=self._name,
                 job_types=self._job_types,
                 count=free,
                 lease_seconds=settings.ENGINE_LEASE_SECONDS,
             )
-            items = self._read(claimed) if claimed else {}
-        return [(claim, items.get(claim.job_id)) for claim in claimed]
-
-    def _read(self, claimed: Sequence[Claim]) -> Mapping[UUID, WorkItem]:
-        """What the attempts need, in one look. Where that fails each looks for itself: the jobs are ours already."""
-        try:
-            items = queries.work_items([claim.job_id for claim in claimed])
-            self._note_credentials(items.values())
-        except DatabaseError:
-            return {}
-        return items
 
     def _note_credentials(self, items: Iterable[WorkItem]) -> None:
-        for credential in {item.credential.pk: item.credential for item in items}.values():
-            if time.monotonic() - self._noted.get(credential.pk, float("-inf")) > _NOTE_SECONDS:
-                self._noted[credential.pk] = time.monotonic()
+        due = {item.credential.pk: item.credential for item in items if self._noted.get(item.credential.pk, 0.0) <= time.monotonic()}
+        for credential in due.values():
+            with database():
                 credentials.note_use(credential)
+            self._noted[credential.pk] = time.monotonic() + _NOTE_SECONDS
 
-    def _start(self, pool: ThreadPoolExecutor, claim: Claim, item: WorkItem | None) -> None:
+    def _start(self, pool: ThreadPoolExecutor, claim: Claim, item: WorkItem) -> None:
         self._attempts += 1
         signal = AbortSignal(claim.timeout_seconds)
         self._keeper.hold(claim, signal)
         self._running.add(pool.submit(self._attempt, claim, signal, item))
 
-    def _attempt(self, claim: Claim, signal: AbortSignal, item: WorkItem | None) -> None:
+    def _attempt(self, claim: Claim, signal: AbortSignal, item: WorkItem) -> None:
         try:
-            run_attempt(claim, signal, self._service, item)
+            run_attempt(claim, signal, self._service, item, self._writes)
         finally:
             self._keeper.drop(claim)
             self._slot_freed.set()

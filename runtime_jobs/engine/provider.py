@@ -8,13 +8,14 @@ from uuid import UUID
 from runtime_jobs import gateway
 from runtime_jobs.abort import Aborted, AbortReason, AbortSignal
 from runtime_jobs.engine.connections import persist
+from runtime_jobs.engine.writes import Writes
 from runtime_jobs.errors import AttemptError, ErrorCode
 from runtime_jobs.gateway import AiGatewayService
 from runtime_jobs.model_call import CallReport, ModelAnswer, ModelRequest, ProviderTarget
 from runtime_jobs.models.base import new_id
 from runtime_jobs.services import breakers, leases, prices, usage
 from runtime_jobs.services.claims import Claim
-from runtime_jobs.services.usage import NO_CALL, ClosedCall, Outcome
+from runtime_jobs.services.usage import NO_CALL, ClosedCall, OpenCall, Outcome
 from runtime_jobs.states import JobStatus
 
 
@@ -29,6 +30,7 @@ class AttemptGateway:
     claim: Claim
     target: ProviderTarget
     signal: AbortSignal
+    writes: Writes
     last_call: ClosedCall = NO_CALL
     _calls: int = 0
 
@@ -40,7 +42,7 @@ class AttemptGateway:
         call_id, report = new_id(), CallReport()
         outcome, code, retryable = Outcome.FAILED, str(ErrorCode.INTERNAL_ERROR), None
         try:
-            persist(lambda: self._open(call_id))
+            self._open(call_id)
             answer = gateway.run(
                 self.service.complete(self.target, request, report, call_id=call_id, timeout_seconds=self.signal.remaining_seconds()),
                 self.signal,
@@ -85,9 +87,9 @@ class AttemptGateway:
         return call
 
     def _open(self, call_id: UUID) -> None:
-        opened = usage.open_call(call_id, job_id=self.claim.job_id, lock_token=self.claim.token, call_no=self._calls, target=self.target)
-        if not opened:
-            # Exact, where the signal may lag behind by a notification.
-            wanted_no_more = leases.held_status(self.claim) == JobStatus.CANCEL_REQUESTED
-            self.signal.abort(AbortReason.CANCELLED if wanted_no_more else AbortReason.LEASE_LOST)
-            raise Aborted(self.signal.reason or AbortReason.LEASE_LOST)
+        if self.writes.open_call(OpenCall(call_id, self.claim.job_id, self.claim.token, self._calls, self.target)):
+            return
+        # Exact, where the signal may lag behind by a notification.
+        wanted_no_more = persist(lambda: leases.held_status(self.claim)) == JobStatus.CANCEL_REQUESTED
+        self.signal.abort(AbortReason.CANCELLED if wanted_no_more else AbortReason.LEASE_LOST)
+        raise Aborted(self.signal.reason or AbortReason.LEASE_LOST)

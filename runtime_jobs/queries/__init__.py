@@ -25,38 +25,37 @@ class WorkItem:
     model_name: str
 
 
-# One look for a whole batch of claims, prepared, without models: every job passes here.
-_WORK_ITEMS = """
-    SELECT j.id, j.user_id, j.job_type, j.target_type, j.target_id, j.input_schema_version, j.output_schema_version, s.payload::text,
-           s.content_hash, j.api_key_mode, j.model_name,
-           c.id, c.name, c.user_id, c.provider, c.base_url, c.ciphertext, c.key_id, c.fingerprint, c.created_at, c.revoked_at,
-           c.last_used_at
-    FROM ai_runtime_job j JOIN ai_job_snapshot s ON s.id = j.snapshot_id JOIN ai_model_credential c ON c.id = j.credential_id
-    WHERE j.id = ANY(%(job_ids)s)
+# Without models: every job passes here. The claim reads the same with its own statement (services/claims.py).
+WORK_COLUMNS = """
+    j.id, j.user_id, j.job_type, j.target_type, j.target_id, j.input_schema_version, j.output_schema_version, s.payload::text,
+    s.content_hash, j.api_key_mode, j.model_name,
+    c.id, c.name, c.user_id, c.provider, c.base_url, c.ciphertext, c.key_id, c.fingerprint, c.created_at, c.revoked_at, c.last_used_at
 """
+WORK_JOINS = "JOIN ai_job_snapshot s ON s.id = j.snapshot_id JOIN ai_model_credential c ON c.id = j.credential_id"
+_WORK_ITEM = f"SELECT {WORK_COLUMNS} FROM ai_runtime_job j {WORK_JOINS} WHERE j.id = %(job_id)s"  # noqa: S608 - our own constants
 _CREDENTIAL_FIELDS = [
     "id", "name", "user_id", "provider", "base_url", "ciphertext", "key_id", "fingerprint", "created_at", "revoked_at", "last_used_at",
 ]  # fmt: skip
 
 
-def work_items(job_ids: Sequence[UUID]) -> dict[UUID, WorkItem]:
-    """What attempts need, by job; jobs that do not exist are missing."""
-    items = {}
-    for row in prepared.run(_WORK_ITEMS, {"job_ids": list(job_ids)}):
-        job_id, user_id, job_type, target_type, target_id, input_version, output_version, payload, content_hash, mode, model = row[:11]
-        items[job_id] = WorkItem(
-            job=JobInput(job_id, user_id, job_type, target_type, target_id, input_version, output_version, json.loads(payload)),
-            content_hash=content_hash,
-            credential=AiModelCredential.from_db(None, _CREDENTIAL_FIELDS, row[11:]),
-            api_key_mode=mode,
-            model_name=model,
-        )
-    return items
+def as_work_item(row: Sequence[Any]) -> WorkItem:
+    """Of a row with WORK_COLUMNS."""
+    job_id, user_id, job_type, target_type, target_id, input_version, output_version, payload, content_hash, mode, model = row[:11]
+    return WorkItem(
+        job=JobInput(job_id, user_id, job_type, target_type, target_id, input_version, output_version, json.loads(payload)),
+        content_hash=content_hash,
+        credential=AiModelCredential.from_db(None, _CREDENTIAL_FIELDS, row[11:]),
+        api_key_mode=mode,
+        model_name=model,
+    )
 
 
 def work_item(job_id: UUID) -> WorkItem:
-    """Raises KeyError when there is no such job."""
-    return work_items([job_id])[job_id]
+    """What an attempt at the job needs. Raises KeyError when there is no such job."""
+    rows = prepared.run(_WORK_ITEM, {"job_id": job_id})
+    if not rows:
+        raise KeyError(job_id)
+    return as_work_item(rows[0])
 
 
 def events_after(job_id: UUID, seq: int) -> list[AiJobEvent]:

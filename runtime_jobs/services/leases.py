@@ -36,6 +36,8 @@ def renew(claims: Sequence[Claim], *, lease_seconds: float, grace_seconds: float
 
     A lease never moves backwards, and never beyond the attempt's deadline plus `grace_seconds`: a hung attempt cannot hold on for ever.
     """
+    # In one order, as the successes that share a transaction are written (services/success.py).
+    claims = sorted(claims, key=lambda held: held.job_id)
     parameters: dict[str, Any] = {
         "ids": [held.job_id for held in claims],
         "hashes": [token_hash(held.token) for held in claims],

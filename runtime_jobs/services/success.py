@@ -1,101 +1,117 @@
-"""The end that every job should have: one statement that fences, ends the job, stores the result, closes the attempt and tells the story.
+"""The end that every job should have: one statement that fences, ends jobs, stores results, closes attempts and calls, and tells the story.
 
 With a projector it is the first statement of a transaction and the projector comes second: whoever lost the lease has not projected
-anything. Without one it is a transaction by itself.
+anything. Without one it is a transaction by itself, and many jobs may share it.
 """
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from psycopg.types.json import Jsonb
-
-from runtime_jobs import prepared
 from runtime_jobs.models.base import new_id
 from runtime_jobs.services import usage
 from runtime_jobs.services.events import deliver_to_handlers, with_origin
+from runtime_jobs.services.given import GivenStatement
 from runtime_jobs.services.usage import ClosedCall
+
+
+@dataclass(frozen=True)
+class Success:
+    """What ends a job as succeeded."""
+
+    job_id: UUID
+    lock_token: str  # its hash
+    worker: str
+    digest: str  # by which a repeat is recognised
+    key: str
+    output_hash: str
+    raw_output: str
+    validated_output: Any
+    schema_version: str
+    repairs: Sequence[str]
+    call: ClosedCall
+
+    def as_row(self) -> dict[str, Any]:
+        """By _COLUMNS, as JSON has it."""
+        return {
+            "job_id": str(self.job_id),
+            "lock_token": self.lock_token,
+            "worker": self.worker,
+            "digest": self.digest,
+            "key": self.key,
+            "output_hash": self.output_hash,
+            "raw_output": self.raw_output,
+            "validated": self.validated_output,
+            "schema_version": self.schema_version,
+            "repairs": list(self.repairs),
+            "result_id": str(new_id()),
+            "event_id": str(new_id()),
+            "event_data": with_origin({"status": "succeeded"}),
+            **self.call.as_row(),
+        }
+
 
 # retrying with the token kept is a lapse that nobody has taken over yet: a paid answer that is only late still counts. The attempt must not
 # have answered before. The event's number is read from a snapshot that may be older than the row's lock: whoever wrote an event meanwhile
-# makes the insert fail on event_seq_once_per_job, and the caller then looks again, under the lock.
-_WIN = f"""
-    WITH closed_call AS ({usage.CLOSE}),
-    won AS (
-        UPDATE ai_runtime_job SET
+# makes the insert fail on event_seq_once_per_job, and the caller then looks again, under the lock. (The CASE is as in
+# services/selection.py.)
+_COLUMNS = {
+    "job_id": "uuid", "lock_token": "text", "worker": "text", "digest": "text", "key": "text", "output_hash": "text", "raw_output": "text",
+    "validated": "jsonb", "schema_version": "text", "repairs": "jsonb", "result_id": "uuid", "event_id": "uuid", "event_data": "jsonb",
+    **usage.CALL_COLUMNS,
+}  # fmt: skip
+_WIN = GivenStatement(
+    _COLUMNS,
+    f""", closed_call AS ({usage.CLOSE}
+    ), won AS (
+        UPDATE ai_runtime_job j SET
             status = 'succeeded', finished_at = statement_timestamp(), lock_until = NULL, offered_to = NULL, offer_until = NULL,
             error_code = '', error_message = '', internal_error = '', updated_at = statement_timestamp()
-        WHERE id = %(job_id)s AND lock_token = %(lock_token)s AND status IN ('running', 'retrying')
-        RETURNING id, user_id, attempt_no, retry_count, max_retry_count, model_provider || '/' || model_name AS model_key
-    ), attempt AS (
-        SELECT a.id, a.outcome = 'lapsed' AS late FROM ai_job_attempt a JOIN won ON a.job_id = won.id AND a.attempt_no = won.attempt_no
+        FROM given g
+        WHERE j.id = g.job_id AND j.lock_token = g.lock_token
+          AND CASE j.status WHEN 'running' THEN true WHEN 'retrying' THEN true ELSE false END
+        RETURNING j.id, j.user_id, j.attempt_no, j.retry_count, j.max_retry_count, j.model_provider || '/' || j.model_name AS model_key,
+                  g.worker, g.digest, g.key, g.output_hash, g.raw_output, g.validated, g.schema_version, g.repairs, g.result_id, g.event_id,
+                  g.event_data
     ), result AS (
         INSERT INTO ai_runtime_result (id, job_id, user_id, runtime_instance_id, status, attempt_no, result_idempotency_key, output_hash,
                                        raw_output, validated_output, schema_version, validation_errors, repairs)
-        SELECT %(result_id)s, won.id, won.user_id, %(worker)s, 'succeeded', won.attempt_no, %(key)s, %(output_hash)s,
-               %(raw_output)s, %(validated)s, %(schema_version)s, '[]', %(repairs)s
+        SELECT result_id, id, user_id, worker, 'succeeded', attempt_no, key, output_hash,
+               raw_output, validated, schema_version, '[]', repairs
         FROM won
     ), answered AS (
         UPDATE ai_job_attempt a SET
-            ended_at = statement_timestamp(), outcome = 'succeeded', error_code = '', internal_error = '', answer_digest = %(digest)s,
+            ended_at = statement_timestamp(), outcome = 'succeeded', error_code = '', internal_error = '', answer_digest = won.digest,
             answer = jsonb_build_object(
                 'job_status', 'succeeded', 'attempt_no', won.attempt_no, 'retry_count', won.retry_count,
-                'max_retry_count', won.max_retry_count, 'result_id', %(result_id)s::text, 'refused', '', 'issues', '[]'::jsonb,
-                'next_attempt_at', NULL, 'late', attempt.late, 'duplicate', false)
-        FROM won, attempt WHERE a.id = attempt.id
-        RETURNING a.answer
+                'max_retry_count', won.max_retry_count, 'result_id', won.result_id::text, 'refused', '', 'issues', '[]'::jsonb,
+                'next_attempt_at', NULL, 'late', a.outcome = 'lapsed', 'duplicate', false)
+        FROM won WHERE a.job_id = won.id AND a.attempt_no = won.attempt_no
+        RETURNING a.job_id, a.lock_token, a.answer
     ), recovered AS (
         DELETE FROM claim_gate g USING won WHERE g.kind = 'breaker' AND g.key = won.model_key
     ), event AS (
         INSERT INTO ai_job_event (id, job_id, seq, name, attempt_no, actor_id, actor_name, data)
-        SELECT %(event_id)s, won.id, (SELECT coalesce(max(seq), 0) + 1 FROM ai_job_event e WHERE e.job_id = won.id),
-               'job.succeeded', won.attempt_no, '', %(worker)s, %(event_data)s
+        SELECT event_id, id, (SELECT coalesce(max(seq), 0) + 1 FROM ai_job_event e WHERE e.job_id = won.id),
+               'job.succeeded', attempt_no, '', worker, event_data
         FROM won
         RETURNING id, job_id, seq, name
     )
-    SELECT answered.answer::text, event.id, event.job_id, event.seq, event.name FROM answered, event
-"""  # noqa: S608 - put together from our own constants
+    SELECT answered.lock_token, answered.answer::text, event.id, event.job_id, event.seq, event.name FROM answered JOIN event USING (job_id)
+""",  # noqa: S608 - put together from our own constants
+)
 
 
-def win(
-    *,
-    job_id: UUID,
-    lock_token: str,
-    worker: str,
-    digest: str,
-    key: str,
-    output_hash: str,
-    raw_output: str,
-    validated_output: Any,
-    schema_version: str,
-    repairs: list[str],
-    call: ClosedCall,
-) -> dict[str, Any] | None:
-    """End the job as succeeded, if this token still holds it. The attempt's stored answer, or None: then only `call` was closed.
+def win(successes: Sequence[Success]) -> dict[str, dict[str, Any]]:
+    """End jobs as succeeded where their token still holds them: the attempts' stored answers, by that token's hash.
 
-    Raises IntegrityError when the result's key is taken or an event came between; nothing is written then.
+    Of a success that is missing in the answer only the call was closed. Raises IntegrityError when the key of a result is taken or an event
+    came between; nothing is written then, for none of them.
     """
-    rows = prepared.run(
-        _WIN,
-        {
-            **call.parameters(),
-            "job_id": job_id,
-            "lock_token": lock_token,
-            "worker": worker,
-            "digest": digest,
-            "key": key,
-            "output_hash": output_hash,
-            "raw_output": raw_output,
-            "validated": Jsonb(validated_output),
-            "schema_version": schema_version,
-            "repairs": Jsonb(repairs),
-            "result_id": new_id(),
-            "event_id": new_id(),
-            "event_data": Jsonb(with_origin({"status": "succeeded"})),
-        },
-    )
-    if not rows:
-        return None
-    answer, *event = rows[0]
-    deliver_to_handlers([tuple(event)])
-    return json.loads(answer)  # type: ignore[no-any-return]
+    # In one order, so that two that write several rows do not wait for each other.
+    given = [success.as_row() for success in sorted(successes, key=lambda success: success.job_id)]
+    rows = _WIN.run(given)
+    deliver_to_handlers([tuple(event) for _, _, *event in rows])
+    return {lock_token: json.loads(answer) for lock_token, answer, *_ in rows}

@@ -5,7 +5,7 @@ a job that has ended · a cancel that was requested · the table of states (serv
 that a repeat gets the same one for as long as the job is kept.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -20,6 +20,7 @@ from runtime_jobs.services import success, usage
 from runtime_jobs.services.outcomes import apply_error, end_cancelled, hand_back, projector_failed, store_rejected
 from runtime_jobs.services.payloads import digest
 from runtime_jobs.services.settlements import Delivery, Fence, Settlement
+from runtime_jobs.services.success import Success
 from runtime_jobs.services.tokens import token_hash
 from runtime_jobs.services.transitions import lock
 from runtime_jobs.services.usage import NO_CALL, ClosedCall
@@ -38,7 +39,7 @@ def submit_result(
     content = delivery.content(fence)
 
     def attempt() -> Settlement | None:
-        return _succeed(fence, delivery, definition, job_input, content, call)
+        return _succeed(fence, delivery, definition, job_input, call)
 
     def act(job: AiRuntimeJob) -> Settlement:
         try:
@@ -152,26 +153,43 @@ class ProjectorFailed(Exception):
         self.trace = safe_trace(error)
 
 
-def _succeed(
-    fence: Fence, delivery: Delivery, definition: JobDefinition, job_input: JobInput, content: str, call: ClosedCall
-) -> Settlement | None:
+def ends_alone(definition: JobDefinition) -> bool:
+    """Whether a success of the definition is nothing but its one statement: no projector, nobody who waits for the event."""
+    return not definition.projects and not subscribers.handlers_of("job.succeeded")
+
+
+def success_of(fence: Fence, delivery: Delivery, call: ClosedCall) -> Success:
+    """What `success.win` writes for this delivery."""
+    return Success(
+        job_id=fence.job_id,
+        lock_token=token_hash(fence.token),
+        worker=fence.worker,
+        digest=delivery.content(fence),
+        key=delivery.key(fence),
+        output_hash=delivery.output_hash,
+        raw_output=delivery.raw_output,
+        validated_output=delivery.validated_output,
+        schema_version=delivery.schema_version,
+        repairs=delivery.repairs,
+        call=call,
+    )
+
+
+def submit_plain_results(successes: Sequence[Success]) -> list[Settlement | None]:
+    """End jobs whose definitions `ends_alone` in one transaction; None for each that `submit_result` has to look at more closely.
+
+    Raises IntegrityError as `success.win`: `submit_result` then tells for each what is the matter.
+    """
+    answers = success.win(successes)
+    return [Settlement.from_json(answer) if (answer := answers.get(one.lock_token)) else None for one in successes]
+
+
+def _succeed(fence: Fence, delivery: Delivery, definition: JobDefinition, job_input: JobInput, call: ClosedCall) -> Settlement | None:
     """The fenced success, then the projector; None when the token does not hold the job. Raises ProjectorFailed, IntegrityError."""
-    alone = not definition.projects and not subscribers.handlers_of("job.succeeded")
+    alone = ends_alone(definition)
     with nullcontext() if alone else transaction.atomic():
-        answer = success.win(
-            job_id=fence.job_id,
-            lock_token=token_hash(fence.token),
-            worker=fence.worker,
-            digest=content,
-            key=delivery.key(fence),
-            output_hash=delivery.output_hash,
-            raw_output=delivery.raw_output,
-            validated_output=delivery.validated_output,
-            schema_version=delivery.schema_version,
-            repairs=list(delivery.repairs),
-            call=call,
-        )
-        if answer is None:
+        (settlement,) = submit_plain_results([success_of(fence, delivery, call)])
+        if settlement is None:
             return None
         try:
             definition.project(delivery.validated_output, job_input)
@@ -180,4 +198,4 @@ def _succeed(
                 connection.check_constraints()
         except Exception as error:
             raise ProjectorFailed(error) from None
-    return Settlement.from_json(answer)
+    return settlement

@@ -103,7 +103,7 @@ def _type(made: Any, value: Any) -> int:
 
 def _id_column(cursor: Any) -> str:
     """The claim's column that holds the job's id."""
-    return next(str(column.name) for column in cursor.description if column.name in ("id", "job_id"))
+    return next(str(column.name) for column in cursor.description if column.name == "job_id")
 
 
 def capture(batch: int) -> dict[str, Any]:

@@ -65,10 +65,12 @@ def one_round(server: Server, variant: Variant, jobs: int, report: Report) -> No
 
     with server.connect(database) as connection:
         before = _written(connection)
+        done_before = peer.count_done(connection)[1]
         with running(peer.workers(server, database)) as workers:
 
             def all_done() -> bool:
-                at, done = peer.count_done(connection, jobs)
+                at, done = peer.count_done(connection)
+                done -= done_before
                 trees = [process for worker in workers for process in worker.tree()]
                 looks.append(Look(at, done, cpu_seconds(trees), cpu_seconds(server.processes())))
                 return done >= jobs

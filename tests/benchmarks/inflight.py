@@ -35,7 +35,7 @@ def measure(server: Server, size: Size, report: Report) -> None:
 
 def one_round(server: Server, calls: int, seconds: float, base_url: str, report: Report) -> None:
     name = f"{calls:,} calls of {seconds:g} s"
-    template = OURS.prepared(server, "slow", calls, base_url=base_url, seconds=seconds)
+    template = OURS.prepared(server, "slow", calls, warm=False, base_url=base_url, seconds=seconds)
     database = OURS.copy(server, template)
     memory = connections = at_once = 0
     with (
@@ -52,7 +52,7 @@ def one_round(server: Server, calls: int, seconds: float, base_url: str, report:
             if time.monotonic() >= next_look:
                 memory = max(memory, pss_bytes(engine.tree()))
                 next_look = time.monotonic() + 2
-            return OURS.count_done(connection, calls)[1] >= calls
+            return OURS.count_done(connection)[1] >= calls
 
         wait_until(all_done, 60 + 10 * seconds, f"{name}: all are done", [engine], _SAMPLE_SECONDS)
         memory = max(memory, pss_bytes(engine.tree()))

@@ -8,8 +8,8 @@ from runtime_jobs.model_call import CallReport, ProviderTarget
 from runtime_jobs.models import AiUsageLog, ClaimGate
 from runtime_jobs.models.base import new_id
 from runtime_jobs.redaction import Secret
-from runtime_jobs.services import breakers, claims, usage
-from runtime_jobs.services.usage import ClosedCall, Outcome
+from runtime_jobs.services import breakers, claims, offers, usage
+from runtime_jobs.services.usage import ClosedCall, OpenCall, Outcome
 from runtime_jobs.states import ApiKeyMode, Lane
 from tests.factories import CredentialFactory, JobFactory, UserFactory
 
@@ -37,7 +37,7 @@ def take(count=10, worker="w"):
 
 def call(claim, code="", no=1):
     call_id = new_id()
-    assert usage.open_call(call_id, job_id=claim.job_id, lock_token=claim.token, call_no=no, target=TARGET)
+    assert usage.open_calls([OpenCall(call_id, claim.job_id, claim.token, no, TARGET)]) == [True]
     usage.close_call(ClosedCall(call_id, Outcome.FAILED if code else Outcome.SUCCEEDED, CallReport(), str(code)))
     if code:
         breakers.note_failure("simulator", "simulator-1", code)
@@ -60,7 +60,7 @@ def test_so_many_failures_in_a_row_open_the_breaker_and_nothing_more_is_claimed(
     assert (gate.kind, gate.key, gate.closed_by) == ("breaker", "simulator/simulator-1", "breaker")
     assert "the last 3 calls failed" in gate.reason
     assert take() == []
-    assert claims.offer(lane=Lane.INTERACTIVE, worker="w", job_types=[TYPE], count=5, offer_seconds=9) == []
+    assert offers.offer(lane=Lane.INTERACTIVE, worker="w", job_types=[TYPE], count=5, offer_seconds=9) == []
 
 
 def test_a_success_or_a_fault_of_the_request_between_them_keeps_it_closed(jobs):

@@ -15,7 +15,7 @@ from runtime_jobs.models import AiJobAttempt, AiJobEvent, AiRuntimeJob, ClaimGat
 from runtime_jobs.models.base import new_id
 from runtime_jobs.redaction import Secret
 from runtime_jobs.registry import Limits
-from runtime_jobs.services import claims, gates, lapses, leases, workers
+from runtime_jobs.services import claims, gates, lapses, leases, offers, workers
 from runtime_jobs.services.events import SYSTEM, Actor
 from runtime_jobs.services.jobs import cancel_job
 from runtime_jobs.services.outcomes import LAPSE_LIMIT, RELEASE_LIMIT
@@ -239,7 +239,7 @@ def test_a_backlog_of_a_model_at_its_limit_does_not_hide_the_jobs_of_another(lim
 def test_live_offers_count_towards_the_limit_until_they_run_out(limit):
     limit(running=1)
     offered, job = make_job(sort_at=ago(60)), make_job()
-    assert claims.offer(lane=Lane.INTERACTIVE, worker="w1", job_types=[TYPE], count=5, offer_seconds=60) == [offered.pk]
+    assert offers.offer(lane=Lane.INTERACTIVE, worker="w1", job_types=[TYPE], count=5, offer_seconds=60) == [offered.pk]
     assert take(worker="w2") == []
     change(offered, offer_until=ago(1), sort_at=hence(60))
     assert ids(take(worker="w2")) == [job.pk]
@@ -248,7 +248,7 @@ def test_live_offers_count_towards_the_limit_until_they_run_out(limit):
 def test_an_own_offer_counts_once_its_holder_takes_it_at_the_limit(limit):
     limit(running=1, running_per_model=1)
     (offered,) = [make_job(sort_at=hence(60))]
-    claims.offer(lane=Lane.INTERACTIVE, worker="w1", job_types=[TYPE], count=1, offer_seconds=60)
+    offers.offer(lane=Lane.INTERACTIVE, worker="w1", job_types=[TYPE], count=1, offer_seconds=60)
     make_job()  # before it, but there is no room for one more
     assert ids(take(5, worker="w1")) == [offered.pk]
 
@@ -256,7 +256,7 @@ def test_an_own_offer_counts_once_its_holder_takes_it_at_the_limit(limit):
 def test_an_own_offer_can_be_locked_at_the_limit(limit):
     limit(running=1, running_per_model=1)
     job = make_job()
-    claims.offer(lane=Lane.INTERACTIVE, worker="w1", job_types=[TYPE], count=1, offer_seconds=60)
+    offers.offer(lane=Lane.INTERACTIVE, worker="w1", job_types=[TYPE], count=1, offer_seconds=60)
     assert claims.lock_job(job.pk, lane=Lane.INTERACTIVE, worker="w1", lease_seconds=30).attempt_no == 1
 
 
@@ -294,7 +294,7 @@ def test_two_claimers_at_once_never_exceed_a_limit(limit):
 
 
 def offer(worker="w1", count=1, seconds=60.0):
-    return claims.offer(lane=Lane.INTERACTIVE, worker=worker, job_types=[TYPE], count=count, offer_seconds=seconds)
+    return offers.offer(lane=Lane.INTERACTIVE, worker=worker, job_types=[TYPE], count=count, offer_seconds=seconds)
 
 
 def test_an_offered_job_is_hidden_from_others_and_still_its_holders():

@@ -17,7 +17,7 @@ from django.db.models import QuerySet
 from runtime_jobs import registry
 from runtime_jobs.models import AiRuntimeJob, RuntimeInstance
 from runtime_jobs.registry import Limits
-from runtime_jobs.services import claims, fairness, lapses, leases, workers
+from runtime_jobs.services import claims, fairness, lapses, leases, offers, workers
 from runtime_jobs.services.events import SYSTEM
 from runtime_jobs.services.jobs import cancel_job
 from runtime_jobs.states import Lane
@@ -195,7 +195,7 @@ def the_claim(**arguments: Any) -> Statement:
 
 
 def the_offer(lane: str = "runtime") -> Statement:
-    return caught(lambda: claims.offer(lane=lane, worker="plans", job_types=TYPES, count=8, offer_seconds=30))[0]
+    return caught(lambda: offers.offer(lane=lane, worker="plans", job_types=TYPES, count=8, offer_seconds=30))[0]
 
 
 def waiting_in(lane: str) -> AiRuntimeJob:

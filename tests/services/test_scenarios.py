@@ -22,10 +22,10 @@ from runtime_jobs.models import AiModelCredential, AiRuntimeJob, AiRuntimeResult
 from runtime_jobs.models.base import new_id
 from runtime_jobs.redaction import Secret
 from runtime_jobs.registry import JobDefinition, Limits
-from runtime_jobs.services import claims, fairness, gates, jobs, lapses, leases, usage, workers
+from runtime_jobs.services import claims, fairness, gates, jobs, lapses, leases, offers, usage, workers
 from runtime_jobs.services.claims import Claim
 from runtime_jobs.services.events import Actor
-from runtime_jobs.services.usage import ClosedCall
+from runtime_jobs.services.usage import ClosedCall, OpenCall
 from runtime_jobs.states import ApiKeyMode, Lane
 from runtime_jobs.synthetic.ai_jobs import ExtractFacts
 from runtime_jobs.synthetic.models import ExtractedText
@@ -73,7 +73,7 @@ def call_provider(held: Claim) -> UUID:
     job = AiRuntimeJob.objects.get(pk=held.job_id)
     target = ProviderTarget("simulator", "https://provider.example/v1", job.model_name, Secret("k" * 20), ApiKeyMode.PLATFORM)
     call_id = new_id()
-    assert usage.open_call(call_id, job_id=job.pk, lock_token=held.token, call_no=1, target=target)
+    assert usage.open_calls([OpenCall(call_id, job.pk, held.token, 1, target)]) == [True]
     return call_id
 
 
@@ -244,7 +244,7 @@ def test_a_job_that_is_cancelled_while_a_worker_has_its_id_in_hand_never_starts(
     """Engine 19."""
     job = make_job(job_type=act.RUNTIME)
     if offered:
-        assert claims.offer(lane=Lane.RUNTIME, worker="r", job_types=[act.RUNTIME], count=1, offer_seconds=60) == [job.pk]
+        assert offers.offer(lane=Lane.RUNTIME, worker="r", job_types=[act.RUNTIME], count=1, offer_seconds=60) == [job.pk]
     jobs.cancel_job(job.pk, actor=STAFF)
     with pytest.raises(NotLockable, match="cancelled"):
         claims.lock_job(job.pk, lane=Lane.RUNTIME, worker="r", lease_seconds=45)
@@ -481,7 +481,7 @@ def test_a_host_whose_clock_is_ten_minutes_off_neither_takes_back_early_nor_star
     again = act.take_one(lease=60)
     act.let_time_pass(61, job.pk)
     assert reap() == 1
-    assert claims.offer(lane=Lane.INTERACTIVE, worker="r", job_types=[act.INTERACTIVE], count=1, offer_seconds=60) == [job.pk]
+    assert offers.offer(lane=Lane.INTERACTIVE, worker="r", job_types=[act.INTERACTIVE], count=1, offer_seconds=60) == [job.pk]
     assert act.take("another") == []
     change(job, offer_until=ago(1))
     last = act.take_one("another")

@@ -28,7 +28,7 @@ from runtime_jobs import errors, registry
 from runtime_jobs.errors import ErrorCode, ServiceError
 from runtime_jobs.models import AiRuntimeJob, RuntimeInstance
 from runtime_jobs.registry import JobDefinition, JobInput
-from runtime_jobs.services import claims, jobs, lapses, leases, terminal, workers
+from runtime_jobs.services import claims, jobs, lapses, leases, offers, terminal, workers
 from runtime_jobs.services.claims import Claim
 from runtime_jobs.services.events import Actor
 from runtime_jobs.services.settlements import Settlement
@@ -556,7 +556,7 @@ class JobsUnderFire(RuleBasedStateMachine):
 
     def offer(self, worker: str, lane: Lane, most: int) -> None:
         free = self.taken(lane, None)
-        got = claims.offer(lane=lane, worker=worker, job_types=sorted(TYPES), count=most, offer_seconds=LEASE)
+        got = offers.offer(lane=lane, worker=worker, job_types=sorted(TYPES), count=most, offer_seconds=LEASE)
         self.untouched = not free
         assert len(set(got)) == len(got) == min(most, len(free))
         assert set(got) <= set(free)

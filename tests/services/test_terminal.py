@@ -27,7 +27,7 @@ from runtime_jobs.errors import (
 from runtime_jobs.models import AiJobAttempt, AiJobEvent, AiRuntimeResult
 from runtime_jobs.models.base import new_id
 from runtime_jobs.redaction import Secret
-from runtime_jobs.services import claims
+from runtime_jobs.services import offers
 from runtime_jobs.services.events import SYSTEM
 from runtime_jobs.services.jobs import cancel_job
 from runtime_jobs.services.settlements import Fence, Settlement
@@ -222,7 +222,7 @@ def test_whatever_the_holder_of_a_job_that_is_to_be_cancelled_does_the_job_is_ca
 def test_a_late_success_takes_back_what_was_offered_to_another():
     job, claim = late()
     change(job, available_at=ago(1))
-    assert claims.offer(lane="interactive", worker="w2", job_types=[TYPE], count=1, offer_seconds=60) == [job.pk]
+    assert offers.offer(lane="interactive", worker="w2", job_types=[TYPE], count=1, offer_seconds=60) == [job.pk]
     deliver(claim)
     assert ended(job, "succeeded")
 
