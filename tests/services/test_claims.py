@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, connections, transaction
 from django.utils import timezone
 
-from runtime_jobs import registry
+from runtime_jobs import queries, registry
 from runtime_jobs.errors import JobAlreadyFinished, JobCancelled, JobNotFound, LockConflict, LockLost, NotLockable
 from runtime_jobs.models import AiJobAttempt, AiJobEvent, AiRuntimeJob, ClaimGate, RuntimeInstance
 from runtime_jobs.models.base import new_id
@@ -882,3 +882,41 @@ def test_a_job_that_was_claimed_meanwhile_is_not_given_up():
     with transaction.atomic():
         assert lapses.give_up_unknown_type(job.pk) is False
     assert row(job)["status"] == "running"
+
+
+# --- one statement -----------------------------------------------------------------------------------------------------------------
+
+
+def events_fail_once(sql_state):
+    """Until the transaction ends the first new event is refused, as when somebody else wrote one between our snapshot and our lock."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SEQUENCE first_events")
+        cursor.execute(
+            "CREATE FUNCTION refuse_first_event() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            f"IF nextval('first_events') = 1 THEN RAISE EXCEPTION 'event_seq_once_per_job' USING ERRCODE = '{sql_state}'; END IF; "
+            "RETURN NEW; END $$"
+        )
+        cursor.execute("CREATE TRIGGER refuse BEFORE INSERT ON ai_job_event FOR EACH ROW EXECUTE FUNCTION refuse_first_event()")
+
+
+def test_a_claim_that_an_event_overtook_looks_again():
+    job = make_job()
+    events_fail_once("unique_violation")
+
+    [claim] = take()
+
+    assert claim.job_id == job.pk
+    assert events(job) == ["job.created", "job.claimed"]
+    assert len(attempts(job)) == 1
+
+
+def test_a_claim_brings_what_the_attempt_needs():
+    job = make_job()
+
+    [(claim, work)] = claims.claim_work(lane="interactive", worker="w", job_types=[TYPE], count=5, lease_seconds=30)
+
+    assert claim.job_id == work.job.job_id == job.pk
+    assert work == queries.work_item(job.pk)
+    assert row(job)["lock_token"] == token_hash(claim.token)
+    assert events(job) == ["job.created", "job.claimed"]
+    assert claims.claim_work(lane="interactive", worker="w", job_types=[TYPE], count=5, lease_seconds=30) == []
