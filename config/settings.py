@@ -208,7 +208,7 @@ DEFAULT_MODEL_NAME = env.text("DEFAULT_MODEL_NAME", "simulator-1")
 
 ENGINE_LANES = ("interactive", "background")
 ENGINE_WORKERS = env.whole("ENGINE_WORKERS", 2, least=1, most=64)
-ENGINE_CONCURRENCY = env.whole("ENGINE_CONCURRENCY", 8, least=1, most=1_000)
+ENGINE_CONCURRENCY = env.whole("ENGINE_CONCURRENCY", 20, least=1, most=1_000)
 ENGINE_CONNECTIONS = env.whole("ENGINE_CONNECTIONS", 4, least=1, most=32)
 ENGINE_LEASE_SECONDS = env.number("ENGINE_LEASE_SECONDS", 30, least=1, most=900)
 ENGINE_POLL_SECONDS = env.number("ENGINE_POLL_SECONDS", 1, least=0.05, most=60)

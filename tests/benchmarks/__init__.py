@@ -7,7 +7,8 @@ that the machine had. Absolute figures say little about another machine, so noth
 - pickup    from the commit of a job to the call of its executor, both by the database's clock; Poisson arrivals that wait for nothing.
 - drain     no-op jobs that wait already, two worker processes each; completions are counted in the database. Ours does all its
             bookkeeping (claim, usage row before and after the call, attempt, result, events); only the provider's HTTP is left out.
-- ceiling   what PostgreSQL itself can do with the very statements of our engine: recorded from it, replayed by pgbench.
+            Once as it is, where attempts that come together share a commit, and once with a commit for each.
+- ceiling   what PostgreSQL itself can do with the very statements of our engine, one job at a time: recorded from it, replayed by pgbench.
 - inflight  provider calls of 10 s at the same time: memory (PSS of all engine processes), database connections, time until all are done.
 
 The peers are set up as their documentation says: procrastinate with its psycopg connector and LISTEN, and as many jobs at once as it is

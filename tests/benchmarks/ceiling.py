@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from tests.benchmarks.drain import NAME as DRAIN
-from tests.benchmarks.drain import OURS_NOOP, RATE
+from tests.benchmarks.drain import OURS_ALONE_NOOP, OURS_NOOP, RATE
 from tests.benchmarks.peers import OURS
 from tests.benchmarks.report import Report
 from tests.benchmarks.server import Server
@@ -25,7 +25,8 @@ def measure(server: Server, size: Size, report: Report) -> None:
             report.figure(NAME, subject, RATE).add(one_round(server, template, said["script"], clients, batch, size.ceiling_jobs))
         report.figure(NAME, subject, "statements/job").add(said["statements"] / batch)
         report.figure(NAME, subject, "transactions/job").add(said["transactions"] / batch)
-        report.compare(DRAIN, OURS_NOOP, RATE, subject, peer_measure=NAME)
+        for ours in (OURS_NOOP, OURS_ALONE_NOOP):
+            report.compare(DRAIN, ours, RATE, subject, peer_measure=NAME)
 
 
 def one_round(server: Server, template: str, script: str, clients: int, batch: int, waiting: int) -> float:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tests.benchmarks.peers import DJANGO_Q, DJANGO_Q_UNSAVED, OURS, PROCRASTINATE, Peer, missing
+from tests.benchmarks.peers import DJANGO_Q, DJANGO_Q_UNSAVED, OURS, OURS_ALONE, PROCRASTINATE, Peer, missing
 from tests.benchmarks.report import Report
 from tests.benchmarks.running import cpu_seconds, running, wait_until
 from tests.benchmarks.server import Server
@@ -11,6 +11,7 @@ from tests.benchmarks.sizes import Size
 NAME = "drain"
 RATE = "jobs/s"
 OURS_NOOP = "ours, no-op"
+OURS_ALONE_NOOP = "ours, no-op, a commit a job"
 _SLOWEST = 20  # jobs a second; who is slower than that has stopped
 
 
@@ -25,6 +26,7 @@ class Variant:
 VARIANTS = (
     Variant(OURS_NOOP, OURS, "noop"),
     Variant("procrastinate, no-op", PROCRASTINATE, "noop"),
+    Variant(OURS_ALONE_NOOP, OURS_ALONE, "noop"),
     Variant("ours, 5 rows", OURS, "rows"),
     Variant("procrastinate, 5 rows", PROCRASTINATE, "rows"),
     Variant("django-q2 save_limit=-1, no-op", DJANGO_Q_UNSAVED, "noop"),
@@ -42,6 +44,7 @@ def measure(server: Server, size: Size, report: Report) -> None:
             one_round(server, variant, size.slow_drain_jobs if variant.slow else size.drain_jobs, report)
     report.compare(NAME, OURS_NOOP, RATE, "procrastinate, no-op")
     report.compare(NAME, OURS_NOOP, RATE, "django-q2 save_limit=-1, no-op")
+    report.compare(NAME, OURS_ALONE_NOOP, RATE, "procrastinate, no-op")
     for unit in ("CPU ms/job, workers", "CPU ms/job, database"):
         report.compare(NAME, OURS_NOOP, unit, "procrastinate, no-op")
     report.compare(NAME, "ours, 5 rows", RATE, "procrastinate, 5 rows")

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -107,6 +107,7 @@ OURS = Peer(
         "ENGINE_DRAIN_SECONDS": "1",
     },
 )
+OURS_ALONE = replace(OURS, environment={**OURS.environment, "BENCH_WRITES_ALONE": "1"})
 PROCRASTINATE = Peer(
     "procrastinate",
     "procrastinate",

@@ -1,3 +1,5 @@
+import os
+
 from django.apps import AppConfig, apps
 
 
@@ -11,3 +13,7 @@ class BenchmarksConfig(AppConfig):
             from tests.benchmarks.app.instant import answer_at_once
 
             answer_at_once()
+            if os.environ.get("BENCH_WRITES_ALONE"):
+                from runtime_jobs.engine import lane, writes
+
+                lane.WritesTogether = writes.WritesAlone  # type: ignore[misc, assignment]
