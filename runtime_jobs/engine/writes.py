@@ -10,8 +10,8 @@ from typing import Generic, Protocol, TypeVar
 
 from runtime_jobs.engine.connections import persist
 from runtime_jobs.services import terminal, usage
+from runtime_jobs.services.settlements import Settlement
 from runtime_jobs.services.success import Success
-from runtime_jobs.services.terminal import Settlement
 from runtime_jobs.services.usage import OpenCall
 
 _MOST = 50  # rows a statement
