@@ -17,13 +17,12 @@ from django.db import connections
 
 from runtime_jobs import gateway, registry
 from runtime_jobs.abort import AbortReason, AbortSignal
-from runtime_jobs.engine import process
+from runtime_jobs.engine import process, writes
 from runtime_jobs.engine.attempt import run_attempt
 from runtime_jobs.engine.connections import database, use_lender
 from runtime_jobs.engine.figures import FiguresThread
 from runtime_jobs.engine.lease import LeaseKeeper
 from runtime_jobs.engine.outbox import OutboxThread
-from runtime_jobs.engine.writes import WritesTogether
 from runtime_jobs.queries import WorkItem
 from runtime_jobs.services import claims, credentials, workers
 from runtime_jobs.services.calling import make_service
@@ -60,7 +59,7 @@ class LaneWorker:
         self._name = f"{lane}@{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"[:128]
         self._job_types = registry.job_types()
         self._service = make_service()
-        self._writes = WritesTogether()
+        self._writes = writes.WritesTogether()
         self._keeper = LeaseKeeper(self._name, lane)
         self._outbox = OutboxThread()
         self._figures = FiguresThread()

@@ -15,7 +15,8 @@ class Held:
     """A write that waits until it is told to go on, and keeps what it was given."""
 
     def __init__(self, write: Callable[[Sequence[int]], list[int]]) -> None:
-        self.write, self.groups = write, []
+        self.write = write
+        self.groups: list[list[int]] = []
         self.entered, self.go = threading.Semaphore(0), threading.Semaphore(0)
 
     def __call__(self, items: Sequence[int]) -> list[int]:

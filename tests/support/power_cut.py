@@ -70,12 +70,12 @@ def _claim() -> Any:
     from runtime_jobs.redaction import Secret
     from runtime_jobs.services import claims
     from runtime_jobs.services.usage import OpenCall
-    from runtime_jobs.states import ApiKeyMode
+    from runtime_jobs.states import ApiKeyMode, Lane
 
     [(claim, _)] = claims.claim_work(
-        lane="interactive", worker="w", job_types=registry.job_types("interactive"), count=1, lease_seconds=300
+        lane="interactive", worker="w", job_types=registry.job_types(Lane.INTERACTIVE), count=1, lease_seconds=300
     )
-    target = ProviderTarget("simulator", "http://127.0.0.1:9/v1", Secret("sk-none"), "simulator-1", ApiKeyMode.PLATFORM)
+    target = ProviderTarget("simulator", "http://127.0.0.1:9/v1", "simulator-1", Secret("sk-none"), ApiKeyMode.PLATFORM)
     return OpenCall(new_id(), claim.job_id, claim.token, 1, target)
 
 

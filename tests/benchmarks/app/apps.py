@@ -14,6 +14,6 @@ class BenchmarksConfig(AppConfig):
 
             answer_at_once()
             if os.environ.get("BENCH_WRITES_ALONE"):
-                from runtime_jobs.engine import lane, writes
+                from runtime_jobs.engine import writes
 
-                lane.WritesTogether = writes.WritesAlone  # type: ignore[misc, assignment]
+                writes.WritesTogether = writes.WritesAlone  # type: ignore[misc, assignment]
