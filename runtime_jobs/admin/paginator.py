@@ -15,7 +15,7 @@ class CappedPaginator(Paginator):
 
     @cached_property
     def _counted(self) -> int:
-        return int(self.object_list.order_by()[: COUNT_CAP + 1].count())
+        return int(self.object_list[: COUNT_CAP + 1].count())
 
     @cached_property
     def count(self) -> int:

@@ -17,6 +17,7 @@ from runtime_jobs.states import Lane
 PAGE = 50
 _TOTALS_OF = 10_000  # calls that are added up
 _FAMILY = 50
+_WORKERS = 1_000
 
 T = TypeVar("T")
 
@@ -166,14 +167,14 @@ def gates(job: AiRuntimeJob) -> list[ClaimGate]:
 
 
 def live_workers(job: AiRuntimeJob, alive: timedelta) -> int:
-    """How many workers of its lane were seen within `alive`, know its type and do not drain."""
+    """How many workers of its lane were seen within `alive`, know its type and do not drain; at most 1,000."""
     workers = RuntimeInstance.objects.filter(lane=job.lane, last_seen_at__gt=Now() - alive, draining=False).exclude(
         kind=RuntimeInstance.Kind.WEB
     )
     known = workers.filter(job_types__contains=job.job_type)
     if job.lane == Lane.RUNTIME:
         known = workers.filter(Q(job_types__contains=job.job_type) | Q(job_types=[]))
-    return known.count()
+    return known[:_WORKERS].count()
 
 
 def worker_named(name: str | None) -> RuntimeInstance | None:
