@@ -157,12 +157,17 @@ class AiRuntimeJob(UuidModel):
             ),
         ]
         indexes = [
-            # The claim, one index per kind of waiting: an index scan per job type that ends after a few rows, whatever has finished.
-            models.Index(fields=["lane", "job_type", "sort_at", "id"], name="job_claim_queued", condition=Q(status=JobStatus.QUEUED)),
+            # The claim, one index per kind of waiting: of each model that has room a scan that ends after a few rows, whatever has finished
+            # and however much waits for a model that is blocked.
+            models.Index(
+                fields=["lane", "job_type", "model_provider", "model_name", "sort_at", "id"],
+                name="job_model_queued",
+                condition=Q(status=JobStatus.QUEUED),
+            ),
             # Its other half: retries that are not due stand behind those that are.
             models.Index(
-                fields=["lane", "job_type", "available_at", "id"],
-                name="job_claim_retrying",
+                fields=["lane", "job_type", "model_provider", "model_name", "available_at", "id"],
+                name="job_model_retrying",
                 condition=Q(status=JobStatus.RETRYING),
             ),
             # create_job: the user's newest waiting job of the lane (services/fairness.py).

@@ -18,7 +18,17 @@ from runtime_jobs.models.base import new_id
 from runtime_jobs.queries import WorkItem
 from runtime_jobs.redaction import Secret
 from runtime_jobs.services.events import deliver_to_handlers, with_origin
-from runtime_jobs.services.selection import DUE, FROM_LANE, ONE_JOB, hold_limits, parameters_of, selecting, take
+from runtime_jobs.services.selection import (
+    DUE,
+    FROM_LANE,
+    ONE_JOB,
+    UNOFFERED,
+    UNOFFERED_FROM_LANE,
+    hold_limits,
+    parameters_of,
+    selecting,
+    take,
+)
 from runtime_jobs.services.tokens import derived_token, new_nonce, new_token, token_hash
 from runtime_jobs.states import TERMINAL, WAITING, Lane
 
@@ -45,7 +55,7 @@ _LEASE = "least(%(lease)s::float8, CASE j.lane WHEN 'runtime' THEN j.timeout_sec
 # The event's number is read from a snapshot that may be older than the row's lock: whoever wrote an event meanwhile makes the insert fail
 # on event_seq_once_per_job, and the caller looks again.
 _CLAIM = f"""
-    WITH {{selection}}, claimed AS (
+    WITH RECURSIVE {{selection}}, claimed AS (
         UPDATE ai_runtime_job j SET
             status = 'running', attempt_no = j.attempt_no + 1, lock_token = (%(hashes)s::text[])[n.n], locked_by = %(worker)s,
             locked_at = statement_timestamp(), lock_until = statement_timestamp() + make_interval(secs => {_LEASE}),
@@ -76,7 +86,7 @@ _OF_ONE_JOB = _CLAIM.format(selection=selecting(ONE_JOB), more="", always="(VALU
 # Nothing waits for the disk: the usage row, which is written before anything is paid for, waits for all that came before it. Should the
 # server lose the claim, that row's fence is lost with it, and the job was never taken.
 _WITH_WORK = _CLAIM.format(
-    selection=selecting(FROM_LANE),
+    selection=selecting(UNOFFERED_FROM_LANE, free=UNOFFERED),
     more=f", {queries.WORK_COLUMNS}",
     always="(SELECT set_config('synchronous_commit', 'off', true)) AS always",
     joins=queries.WORK_JOINS,
@@ -108,7 +118,10 @@ def claim(
 def claim_work(
     *, lane: Lane | str, worker: str, job_types: Sequence[str], count: int, lease_seconds: float
 ) -> list[tuple[Claim, WorkItem]]:
-    """As `claim`, with all that the attempts need, in one round trip. Not durable before the attempt's usage row is."""
+    """As `claim`, of jobs that nobody was offered, with all that the attempts need, in one round trip.
+
+    It is not durable before the attempt's usage row is.
+    """
     wanted = {"lease": lease_seconds, "service_token": None, "request_id": None}
     claimed = _claim(_WITH_WORK, parameters_of(str(lane), job_types, count), worker, wanted)
     return [(claim, queries.as_work_item(work)) for claim, work in claimed]

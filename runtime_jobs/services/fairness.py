@@ -10,21 +10,20 @@ from datetime import datetime
 from django.db import connection
 
 from runtime_jobs import registry
+from runtime_jobs.services.selection import QUEUED_MODELS, QUEUED_OF_MODEL
 from runtime_jobs.states import Lane
 
 STEP_SECONDS = 1
 HEAD_START_STEPS = 10  # per point of priority above 5; as many behind below it
 PATIENCE_SECONDS = 60
 
-_PLACE = """
-    WITH types AS MATERIALIZED (
+_PLACE = f"""
+    WITH RECURSIVE types AS MATERIALIZED (
         SELECT job_type, %(lane)s::text AS lane FROM unnest(%(job_types)s::text[]) AS t(job_type)
-    ), head AS (
+    ), {QUEUED_MODELS}, head AS (
         SELECT c.sort_at, c.sort_at + %(start)s * (c.priority - 5) AS base, c.created_at
-        FROM types t CROSS JOIN LATERAL (
-            SELECT sort_at, priority, created_at FROM ai_runtime_job
-            WHERE status = 'queued' AND lane = t.lane AND job_type = t.job_type
-            ORDER BY sort_at, id LIMIT 1
+        FROM queued_models w CROSS JOIN LATERAL (
+            SELECT j.sort_at, j.priority, j.created_at FROM {QUEUED_OF_MODEL} ORDER BY j.sort_at, j.id LIMIT 1
         ) c
         ORDER BY c.sort_at LIMIT 1
     ), own AS (
@@ -37,7 +36,7 @@ _PLACE = """
             - %(start)s * (%(priority)s - 5),
         (SELECT sort_at FROM head WHERE created_at < statement_timestamp() - %(patience)s)
     )
-"""
+"""  # noqa: S608 - put together from our own constants
 
 
 def place(*, lane: Lane, user_id: int, priority: int) -> datetime:

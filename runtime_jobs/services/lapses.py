@@ -12,6 +12,7 @@ from runtime_jobs.models import AiRuntimeJob
 from runtime_jobs.services import notify, usage, workers
 from runtime_jobs.services.events import Actor
 from runtime_jobs.services.outcomes import lapse
+from runtime_jobs.services.selection import QUEUED_MODELS, QUEUED_OF_MODEL, RETRYING_MODELS, RETRYING_OF_MODEL
 from runtime_jobs.services.transitions import NO_HOLDER, due_in, end_attempt, error_fields, lock, step
 from runtime_jobs.states import LEASED, WAITING, AttemptOutcome, JobStatus
 
@@ -110,7 +111,7 @@ def give_up_unknown_type(job_id: UUID) -> bool:
 # A rolling or stopped deploy discards nothing: only when the lane has had a live worker (in lane runtime: a web server, which holds the
 # definitions) for the whole grace, and none that was alive in it knew the type.
 _UNKNOWN = """
-    WITH alive AS (
+    WITH RECURSIVE alive AS (
         SELECT lane, job_types, started_at, last_seen_at FROM runtime_instance
         WHERE kind <> 'runtime' AND last_seen_at > statement_timestamp() - make_interval(secs => greatest(%(grace)s, %(alive)s))
     ), settled AS (
@@ -127,12 +128,11 @@ _UNKNOWN = """
                     ORDER BY job_type LIMIT 1) next
             ) SELECT job_type FROM waiting
         ) t WHERE NOT EXISTS (SELECT FROM alive a WHERE a.lane = s.lane AND a.job_types ? t.job_type)
-    )
-    SELECT j.id FROM types t CROSS JOIN LATERAL (
-        SELECT id FROM ai_runtime_job WHERE status = '{status}' AND lane = t.lane AND job_type = t.job_type
-          AND created_at < statement_timestamp() - make_interval(secs => %(grace)s)
-        ORDER BY {order}, id LIMIT %(batch)s
-    ) j LIMIT %(batch)s
+    ), {models}
+    SELECT old.id FROM {status}_models w CROSS JOIN LATERAL (
+        SELECT j.id FROM {of_model} AND j.created_at < statement_timestamp() - make_interval(secs => %(grace)s)
+        ORDER BY j.{order}, j.id LIMIT %(batch)s
+    ) old LIMIT %(batch)s
 """
 
 
@@ -142,7 +142,10 @@ def give_up_unknown_types() -> int:
     found: list[UUID] = []
     with connection.cursor() as cursor:
         # Each along its own claim index.
-        for status, order in ((JobStatus.QUEUED, "sort_at"), (JobStatus.RETRYING, "available_at")):
-            cursor.execute(_UNKNOWN.format(status=status, order=order), parameters)
+        for status, order, models, of_model in (
+            (JobStatus.QUEUED, "sort_at", QUEUED_MODELS, QUEUED_OF_MODEL),
+            (JobStatus.RETRYING, "available_at", RETRYING_MODELS, RETRYING_OF_MODEL),
+        ):
+            cursor.execute(_UNKNOWN.format(status=status, order=order, models=models, of_model=of_model), parameters)
             found += [row[0] for row in cursor.fetchall()]
     return sum(give_up_unknown_type(job_id) for job_id in found)

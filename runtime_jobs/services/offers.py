@@ -11,7 +11,7 @@ from runtime_jobs.services.selection import DUE, UNOFFERED, UNOFFERED_FROM_LANE,
 from runtime_jobs.states import Lane
 
 _OFFER = f"""
-    WITH {selecting(UNOFFERED_FROM_LANE, free=UNOFFERED)}, offered AS (
+    WITH RECURSIVE {selecting(UNOFFERED_FROM_LANE, free=UNOFFERED)}, offered AS (
         UPDATE ai_runtime_job j SET
             offered_to = %(worker)s, offer_until = statement_timestamp() + make_interval(secs => %(offer)s),
             updated_at = statement_timestamp()
@@ -34,7 +34,7 @@ def offer(*, lane: Lane | str, worker: str, job_types: Sequence[str], count: int
 
 
 _AVAILABLE = f"""
-    WITH {selecting(UNOFFERED_FROM_LANE, free=UNOFFERED, probe=False)}
+    WITH RECURSIVE {selecting(UNOFFERED_FROM_LANE, free=UNOFFERED, probe=False)}
     SELECT r.job_type, count(*) FROM ranked r JOIN allowed a USING (id) GROUP BY 1
 """  # noqa: S608 - put together from our own constants
 

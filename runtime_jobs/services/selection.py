@@ -20,32 +20,63 @@ UNOFFERED = "(j.offer_until IS NULL OR j.offer_until <= statement_timestamp())"
 # A CASE proves no partial index's condition, so the planner can look these rows up by their primary key only. With an OR it took any
 # partial index that its statistics held for empty, such as after an idle night, and walked the whole backlog.
 DUE = "CASE j.status WHEN 'queued' THEN true WHEN 'retrying' THEN j.available_at <= statement_timestamp() ELSE false END"
-# A free job with a live offer is offered to the caller: it counts as running already, so taking it needs no more room.
-_COUNTED = "(j.offer_until > statement_timestamp()) IS TRUE"
-_ROOM = f"""NOT EXISTS (SELECT FROM closed c WHERE c.key = j.model_provider || '/' || j.model_name)
-       AND ({_COUNTED} OR NOT EXISTS (
-            SELECT FROM busy b WHERE b.job_type = j.job_type AND b.model_provider = j.model_provider
-            AND b.model_name = j.model_name AND b.running >= t.model_limit))"""  # noqa: S608 - put together from our own constants
+_KEY = "{0}.model_provider || '/' || {0}.model_name"  # of a gate
 
-# Each half is an ordered scan of its partial index that stops after %(peek)s rows, whatever else is waiting or has finished. The lane
-# comes as a column: of a constant that it has never seen the planner would expect no row, and take any index.
-FROM_LANE = f"""
-    SELECT t.job_type, t.running_limit, t.model_limit, c.* FROM types t CROSS JOIN LATERAL (
-        (SELECT j.id, j.sort_at, j.model_provider, j.model_name, {_COUNTED} AS counted FROM ai_runtime_job j
-         WHERE j.status = 'queued' AND j.lane = t.lane AND j.job_type = t.job_type AND {FREE} AND {_ROOM}
-         ORDER BY j.sort_at, j.id LIMIT %(peek)s)
+# The models that a kind of waiting has jobs of, for the lanes and types of a relation `types`: a step along the index for each, however
+# many jobs stand there. A CTE by the name of {status}_models.
+_MODELS = """{status}_models(lane, job_type, model_provider, model_name) AS (
+        SELECT t.lane, t.job_type, m.* FROM types t CROSS JOIN LATERAL (
+            SELECT j.model_provider, j.model_name FROM ai_runtime_job j
+            WHERE j.status = '{status}' AND j.lane = t.lane AND j.job_type = t.job_type
+            ORDER BY j.model_provider, j.model_name LIMIT 1
+        ) m
         UNION ALL
-        (SELECT j.id, j.sort_at, j.model_provider, j.model_name, {_COUNTED} AS counted FROM ai_runtime_job j
-         WHERE j.status = 'retrying' AND j.lane = t.lane AND j.job_type = t.job_type AND j.available_at <= statement_timestamp()
-           AND {FREE} AND {_ROOM}
-         ORDER BY j.available_at, j.id LIMIT %(peek)s)
-    ) c
+        SELECT w.lane, w.job_type, m.* FROM {status}_models w CROSS JOIN LATERAL (
+            SELECT j.model_provider, j.model_name FROM ai_runtime_job j
+            WHERE j.status = '{status}' AND j.lane = w.lane AND j.job_type = w.job_type
+              AND (j.model_provider, j.model_name) > (w.model_provider, w.model_name)
+            ORDER BY j.model_provider, j.model_name LIMIT 1
+        ) m
+    )"""
+QUEUED_MODELS, RETRYING_MODELS = _MODELS.format(status="queued"), _MODELS.format(status="retrying")
+# A model's jobs, to be read in the order of the same index up to a LIMIT. The lane comes as a column: of a constant that it has never seen
+# the planner would expect no row, and take any index.
+_OF_MODEL = """ai_runtime_job j WHERE j.status = '{status}' AND j.lane = w.lane AND j.job_type = w.job_type
+            AND j.model_provider = w.model_provider AND j.model_name = w.model_name"""
+QUEUED_OF_MODEL, RETRYING_OF_MODEL = _OF_MODEL.format(status="queued"), _OF_MODEL.format(status="retrying")
+_RETRYING_DUE = f"{RETRYING_OF_MODEL} AND j.available_at <= statement_timestamp()"
+
+_CLOSED = "EXISTS (SELECT FROM closed c WHERE c.key = {})"
+_FULL = """EXISTS (SELECT FROM busy b WHERE b.job_type = {0}.job_type AND b.model_provider = {0}.model_provider
+            AND b.model_name = {0}.model_name AND b.running >= {1}.model_limit)"""
+_WITH_ROOM = f"NOT {_CLOSED.format(_KEY.format('w'))} AND NOT {_FULL.format('w', 't')}"
+UNOFFERED_FROM_LANE = f"""
+    SELECT t.job_type, t.running_limit, t.model_limit, c.id, c.sort_at, w.model_provider, w.model_name, false AS counted
+    FROM types t JOIN queued_models w USING (lane, job_type) CROSS JOIN LATERAL (
+        SELECT j.id, j.sort_at FROM {QUEUED_OF_MODEL} AND {UNOFFERED} ORDER BY j.sort_at, j.id LIMIT %(peek)s) c
+    WHERE {_WITH_ROOM}
+    UNION ALL
+    SELECT t.job_type, t.running_limit, t.model_limit, c.id, c.sort_at, w.model_provider, w.model_name, false
+    FROM types t JOIN retrying_models w USING (lane, job_type) CROSS JOIN LATERAL (
+        SELECT j.id, j.sort_at FROM {_RETRYING_DUE} AND {UNOFFERED} ORDER BY j.available_at, j.id LIMIT %(peek)s) c
+    WHERE {_WITH_ROOM}
 """  # noqa: S608 - put together from our own constants
-UNOFFERED_FROM_LANE = FROM_LANE.replace(FREE, UNOFFERED)
+# With what the caller has been offered: that counts as running already, so taking it needs no more room.
+FROM_LANE = f"""
+    WITH offered AS MATERIALIZED (
+        SELECT j.id, j.lane, j.job_type, j.sort_at, j.model_provider, j.model_name FROM ai_runtime_job j
+        WHERE j.offer_until > statement_timestamp() AND j.offered_to = %(worker)s AND {DUE}
+    ) {UNOFFERED_FROM_LANE}
+    UNION ALL
+    SELECT t.job_type, t.running_limit, t.model_limit, j.id, j.sort_at, j.model_provider, j.model_name, true
+    FROM offered j JOIN types t USING (job_type, lane) WHERE NOT {_CLOSED.format(_KEY.format("j"))}
+"""  # noqa: S608 - put together from our own constants
+_COUNTED = "(j.offer_until > statement_timestamp()) IS TRUE"
 ONE_JOB = f"""
     SELECT t.job_type, t.running_limit, t.model_limit, j.id, j.sort_at, j.model_provider, j.model_name, {_COUNTED} AS counted
     FROM ai_runtime_job j JOIN types t USING (job_type)
-    WHERE j.id = %(job_id)s AND j.lane = t.lane AND {DUE} AND {FREE} AND {_ROOM}
+    WHERE j.id = %(job_id)s AND j.lane = t.lane AND {DUE} AND {FREE}
+      AND NOT {_CLOSED.format(_KEY.format("j"))} AND ({_COUNTED} OR NOT {_FULL.format("j", "t")})
 """  # noqa: S608 - put together from our own constants
 
 # One claimer at a time may send one job to a provider whose breaker is open and has rested: taking the chance starts the next rest. It is
@@ -53,14 +84,11 @@ ONE_JOB = f"""
 _PROBE = f"""
         UPDATE claim_gate g SET until = statement_timestamp() + make_interval(secs => %(rest)s)
         WHERE g.kind = 'breaker' AND g.until <= statement_timestamp() AND EXISTS (
-            SELECT FROM types t CROSS JOIN LATERAL (
-                SELECT 1 FROM ai_runtime_job j WHERE j.status = 'queued' AND j.lane = t.lane AND j.job_type = t.job_type
-                    AND j.model_provider || '/' || j.model_name = g.key AND {FREE}
-                UNION ALL
-                SELECT 1 FROM ai_runtime_job j WHERE j.status = 'retrying' AND j.lane = t.lane AND j.job_type = t.job_type
-                    AND j.available_at <= statement_timestamp() AND j.model_provider || '/' || j.model_name = g.key AND {FREE}
-                LIMIT 1
-            ) waiting)
+            SELECT FROM queued_models w CROSS JOIN LATERAL (SELECT FROM {QUEUED_OF_MODEL} AND {FREE} LIMIT 1) waiting
+            WHERE {_KEY.format("w")} = g.key
+            UNION ALL
+            SELECT FROM retrying_models w CROSS JOIN LATERAL (SELECT FROM {_RETRYING_DUE} AND {FREE} LIMIT 1) waiting
+            WHERE {_KEY.format("w")} = g.key)
         RETURNING g.key
 """  # noqa: S608 - put together from our own constants
 _NO_PROBE = "SELECT key FROM claim_gate WHERE false"
@@ -72,7 +100,7 @@ _SELECTION = """
         WHERE NOT EXISTS (
             SELECT FROM claim_gate c WHERE (c.until IS NULL OR c.until > statement_timestamp())
             AND ((c.kind = 'lane' AND c.key = %(lane)s) OR (c.kind = 'job_type' AND c.key = t.job_type)))
-    ), probing AS ({probing}
+    ), {queued_models}, {retrying_models}, probing AS ({probing}
     ), closed AS MATERIALIZED (
         SELECT kind, key FROM claim_gate c
         WHERE c.kind = 'model' AND (c.until IS NULL OR c.until > statement_timestamp())
@@ -117,8 +145,15 @@ _SELECTION = """
 
 
 def selecting(candidates: str = FROM_LANE, *, free: str = FREE, probe: bool = True) -> str:
-    """CTEs that end in `allowed` (id, sort_at), `locked` and `numbered` (id, n from 1, best first). Not to be read: `locked` locks rows."""
-    return _SELECTION.format(candidates=candidates, due=DUE, free=free, probing=_PROBE if probe else _NO_PROBE)
+    """Recursive CTEs that end in `allowed` (id, sort_at), `locked` and `numbered` (id, n from 1, best first); reading these locks rows."""
+    return _SELECTION.format(
+        candidates=candidates,
+        due=DUE,
+        free=free,
+        probing=_PROBE if probe else _NO_PROBE,
+        queued_models=QUEUED_MODELS,
+        retrying_models=RETRYING_MODELS,
+    )
 
 
 def parameters_of(lane: str, job_types: Sequence[str], count: int) -> dict[str, Any]:

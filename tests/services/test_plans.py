@@ -30,7 +30,8 @@ pytestmark = pytest.mark.django_db
 FINISHED, WAITING, LEASED = 200_000, 5_000, 60
 TYPES = ["synthetic.extract_facts", "synthetic.extract_facts_runtime", "synthetic.extract_facts_background"]
 LANES = ["interactive", "runtime", "background"]
-CLAIM_INDEXES = {"job_claim_queued", "job_claim_retrying", "ai_runtime_job_pkey"}
+OF_MODELS = {"job_model_queued", "job_model_retrying"}
+CLAIM_INDEXES = OF_MODELS | {"ai_runtime_job_pkey"}
 
 
 def pick(values: list[str], number: str = "n") -> str:
@@ -215,7 +216,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("count", "blocks"), [(1, 300), (8, 1_200)])
 def test_a_claim_reads_the_two_claim_indexes_a_few_rows_each_and_the_rows_that_it_takes(count, blocks):
     assert len(claim(count=count)) == count
-    check(explain(the_claim(count=count)), CLAIM_INDEXES, blocks)
+    check(explain(the_claim(count=count)), CLAIM_INDEXES | {"job_offers"}, blocks)
 
 
 def test_a_claim_of_limited_types_also_counts_what_runs_along_the_leases_and_offers(limited):
@@ -232,7 +233,7 @@ def test_a_lock_of_one_job_reads_that_row():
 
 def test_a_claim_that_finds_nothing_reads_next_to_nothing():
     statement = caught(lambda: claims.claim(lane="interactive", worker="w", job_types=["other"], count=8, lease_seconds=30))[0]
-    check(explain(statement), {"job_claim_queued", "job_claim_retrying"}, 60)
+    check(explain(statement), OF_MODELS | {"job_offers"}, 60)
 
 
 def never_analysed() -> None:
@@ -277,7 +278,8 @@ def test_a_new_jobs_place_is_found_without_reading_the_backlog(statistics):
     statistics()
     user = get_user_model().objects.earliest("pk").pk
     (place,) = caught(lambda: fairness.place(lane=Lane.BACKGROUND, user_id=user, priority=5))
-    check(explain(place), {"job_claim_queued", "job_user_queued"}, 500)
+    # The dead rows of the night, three times, where no vacuum has come yet.
+    check(explain(place), {"job_model_queued", "job_user_queued"}, 1_200)
 
 
 def test_the_planner_is_told_nothing_of_the_states():
@@ -335,9 +337,9 @@ def test_giving_up_on_unknown_types_steps_from_type_to_type():
         workers.seen(f"engine {lane}", kind=RuntimeInstance.Kind.ENGINE, lane=lane, version="", job_types=["other"])
     with connection.cursor() as cursor:
         cursor.execute("UPDATE runtime_instance SET started_at = now() - interval '1 hour'")
-    queued, retrying = [one for one in caught(lapses.give_up_unknown_types) if "WITH alive" in one.sql]
-    check(explain(queued), {"job_claim_queued"}, 500)
-    check(explain(retrying), {"job_claim_retrying"}, 500)
+    queued, retrying = [one for one in caught(lapses.give_up_unknown_types) if "alive AS (" in one.sql]
+    check(explain(queued), {"job_model_queued"}, 500)
+    check(explain(retrying), {"job_model_retrying"}, 500)
 
 
 def test_giving_up_on_nothing_does_not_read_the_backlog():
@@ -346,8 +348,8 @@ def test_giving_up_on_nothing_does_not_read_the_backlog():
     with connection.cursor() as cursor:
         cursor.execute("UPDATE runtime_instance SET started_at = now() - interval '1 hour'")
     queued, retrying = caught(lapses.give_up_unknown_types)
-    check(explain(queued), {"job_claim_queued"}, 60)
-    check(explain(retrying), {"job_claim_retrying"}, 60)
+    check(explain(queued), {"job_model_queued"}, 60)
+    check(explain(retrying), {"job_model_retrying"}, 60)
 
 
 def test_a_cancel_finds_its_job_by_the_key():

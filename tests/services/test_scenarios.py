@@ -320,8 +320,9 @@ def test_a_stopped_deploy_discards_nothing(define, settings, up_for):
 # --- a blocked backlog -----------------------------------------------------------------------------------------------------------
 
 BLOCKED = 100_000
-# A claim reads some 40 pages, and some 270 where it has to count what runs; the backlog at the head is 7,000.
-PAGES_OF_A_CLAIM = 800
+# A claim reads some 60 pages, and some 180 where it has to count what runs, more where earlier tests have left dead rows; the backlog at
+# the head is 7,000.
+PAGES_OF_A_CLAIM = 2_000
 
 
 def pages_of_a_claim(*, takes: UUID, job_types: list[str]) -> int:
@@ -358,7 +359,6 @@ def test_a_paused_type_or_one_at_its_limit_at_the_head_costs_the_others_nothing(
     assert pages_of_a_claim(takes=job.pk, job_types=types) < PAGES_OF_A_CLAIM
 
 
-@pytest.mark.xfail(strict=True, reason="a claim walks over the waiting jobs of a blocked model: no index knows the model")
 @pytest.mark.parametrize("how", ["paused", "at its limit"])
 def test_a_blocked_model_at_the_head_costs_the_others_nothing(backlog, credential, define, how):
     """Engine 31: jobs of another type, and of the same type with another model."""
