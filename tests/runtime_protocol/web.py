@@ -1,8 +1,6 @@
 """A real web server on the test's database."""
 
 import contextlib
-import http.client
-import json
 import os
 import signal
 import socket
@@ -14,7 +12,8 @@ from typing import Any
 
 import psutil
 
-from tests.runtime_protocol.conftest import Answer, Send
+from tests.conformance import calls
+from tests.conformance.calls import Send
 from tests.support.processes import ROOT, environment, wait_for
 
 
@@ -82,17 +81,4 @@ def web_server(**options: Any) -> Iterator[WebServer]:
 
 
 def through_http(port: int, timeout: float = 40) -> Send:
-    """One connection per request, so that threads need not share any."""
-
-    def send(method: str, path: str, headers: dict[str, str], data: bytes | None) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
-        try:
-            connection.request(method, path, body=data, headers=headers)
-            response = connection.getresponse()
-            text = response.read().decode()
-            is_json = (response.getheader("Content-Type") or "").startswith("application/json")
-            return Answer(response.status, json.loads(text) if is_json and text else text, dict(response.getheaders()))
-        finally:
-            connection.close()
-
-    return send
+    return calls.through_http(f"http://127.0.0.1:{port}", timeout)

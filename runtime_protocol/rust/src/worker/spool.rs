@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::delivery::Parcel;
 
 const ENDING: &str = "json";
+const ABANDONED: Duration = Duration::from_secs(3_600);
 
 /// A folder of parcels. Several processes may share it: a parcel that is delivered twice gets the first answer again.
 #[derive(Debug, Clone)]
@@ -67,6 +68,7 @@ impl Spool {
             }
         };
         let files = names.flatten().map(|name| name.path());
+        let files = files.inspect(|file| remove_if_abandoned(file));
         files
             .filter(|file| file.extension().is_some_and(|ending| ending == ENDING))
             .filter_map(|file| match read(&file) {
@@ -91,6 +93,15 @@ pub(crate) fn remove(file: &Path) {
             tracing::error!("{} cannot be removed: {error}", file.display());
         }
         _ => {}
+    }
+}
+
+/// What a process was writing when it was killed. Another one that shares the folder may be writing its own at this moment.
+fn remove_if_abandoned(file: &Path) {
+    let unfinished = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    let written = fs::metadata(file).and_then(|about| about.modified()).ok();
+    if unfinished && written.and_then(|when| when.elapsed().ok()).is_some_and(|age| age > ABANDONED) {
+        remove(file);
     }
 }
 
@@ -145,7 +156,11 @@ mod tests {
         let spool = Spool::open(folder.path()).expect("it opens");
         fs::write(folder.path().join("a.json"), b"{").expect("it is written");
         fs::write(folder.path().join(".half"), b"{").expect("it is written");
+        let old = fs::File::create(folder.path().join(".old")).expect("it is written");
+        old.set_modified(SystemTime::now() - 2 * ABANDONED).expect("it is older");
         assert!(spool.load().is_empty());
+        assert!(folder.path().join(".half").exists());
+        assert!(!folder.path().join(".old").exists());
         assert!(folder.path().join("a.unreadable").exists());
     }
 
