@@ -78,7 +78,8 @@ class Server:
         """A job of its own, under a lease."""
         runtime = runtime or self.runtime
         self.make_job()
-        offers = runtime.pull(jobTypes=[JOB_TYPE], waitSeconds=10, **more)["jobs"]
+        # Long enough for a slow command; where a lease has to run out, the scenario says so.
+        offers = runtime.pull(**{"jobTypes": [JOB_TYPE], "waitSeconds": 10, "leaseSeconds": 60, **more})["jobs"]
         check(offers, "a job that was just made is given out")
         return self.ends(runtime, offers[0]["lease"])
 
