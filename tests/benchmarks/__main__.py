@@ -4,14 +4,20 @@ import argparse
 import signal
 import sys
 
-from tests.benchmarks import ceiling, drain, inflight, pickup
+from tests.benchmarks import admin, ceiling, drain, inflight, pickup
 from tests.benchmarks.report import Report
 from tests.benchmarks.running import allow_many_files, end_all
 from tests.benchmarks.server import throw_away_server
 from tests.benchmarks.sizes import FULL, QUICK, SMOKE
 
 # The ceiling comes after the drain, which it is compared with.
-MEASURES = {"pickup": pickup.measure, "drain": drain.measure, "ceiling": ceiling.measure, "inflight": inflight.measure}
+MEASURES = {
+    "pickup": pickup.measure,
+    "drain": drain.measure,
+    "ceiling": ceiling.measure,
+    "inflight": inflight.measure,
+    "admin": admin.measure,
+}
 
 
 def main() -> int:

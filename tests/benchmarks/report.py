@@ -40,6 +40,10 @@ class Report:
         found = self._figures.get((measure, subject, unit))
         return found if found and found.values else None
 
+    def subjects(self, measure: str) -> list[str]:
+        """What of a measure has figures, in the order of the table."""
+        return [subject for name, subject, _unit in self._figures if name == measure]
+
     def compare(self, measure: str, ours: str, unit: str, peer: str, *, peer_measure: str | None = None) -> None:
         """Write into our row how it stands to the peer's: our median through theirs."""
         mine, other = self.find(measure, ours, unit), self.find(peer_measure or measure, peer, unit)

@@ -13,6 +13,8 @@ class Size:
     inflight: tuple[int, ...]
     inflight_rounds: int
     call_seconds: float
+    admin_jobs: tuple[int, int]
+    admin_requests: int  # of each page in a round
 
 
 FULL = Size(
@@ -24,6 +26,8 @@ FULL = Size(
     inflight=(500, 2_000),
     inflight_rounds=3,
     call_seconds=10,
+    admin_jobs=(1_000, 1_000_000),
+    admin_requests=20,
 )
 QUICK = Size(
     rounds=2,
@@ -34,6 +38,8 @@ QUICK = Size(
     inflight=(500, 2_000),
     inflight_rounds=1,
     call_seconds=10,
+    admin_jobs=(1_000, 1_000_000),
+    admin_requests=10,
 )
 SMOKE = Size(
     rounds=1,
@@ -44,4 +50,6 @@ SMOKE = Size(
     inflight=(20,),
     inflight_rounds=1,
     call_seconds=0.5,
+    admin_jobs=(1_000, 2_000),
+    admin_requests=1,
 )

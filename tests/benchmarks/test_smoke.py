@@ -35,6 +35,7 @@ def run(*arguments):
         ("drain", ["drain ours, no-op", "drain ours, 5 rows", "drain django-q2, no-op", "drain django-q2 save_limit=-1, no-op"]),
         ("ceiling", ["ceiling pgbench, 2 clients", "ceiling pgbench, 4 clients"]),
         ("inflight", ["20 calls of 0.5 s ours"]),
+        ("admin", ["admin list, 1,000 jobs", "admin dashboard, 2,000 jobs", "admin job page, 2,000 jobs"]),
     ],
 )
 def test_a_measure_runs_to_its_table(measure, expected):
