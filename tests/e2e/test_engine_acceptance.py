@@ -191,6 +191,7 @@ def test_10b_a_cancel_before_the_provider_call_stops_the_executor_by_its_signal(
 
 
 def test_10c_a_cancel_between_answer_and_projector_means_no_artifact_and_the_tokens_are_kept(system):
+    """provider_calls 19"""
     mark = marker()
     system.provider.script(mark, OK)
     created = system.create(mark, script={"in_validation": 1.5})
