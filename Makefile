@@ -7,11 +7,13 @@ PORT ?= 8000
 PROVIDER_PORT ?= 8001
 # simulator, or local-model: a real model, see README.
 PROVIDER ?= simulator
+# reference, or own: jobs of lane runtime wait for a runtime that you start.
+RUNTIME ?= reference
 WORKERS ?= auto
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
-export PORT PROVIDER_PORT PROVIDER
+export PORT PROVIDER_PORT PROVIDER RUNTIME
 
 # So many requests per operation and phase, from a seed that is printed: FUZZ_SEED=… repeats a run.
 FUZZ_EXAMPLES ?= 1000

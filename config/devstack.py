@@ -28,6 +28,8 @@ PORT = env.whole("PORT", 8000, least=1, most=65_535)
 PROVIDER_PORT = env.whole("PROVIDER_PORT", 8001, least=1, most=65_535)
 # Who answers: the simulator, or a real model (tests/support/local_model.py).
 PROVIDER = env.choice("PROVIDER", "simulator", ("simulator", "local-model"))
+# Who takes jobs of lane runtime: the reference runtime, or one of yours, which you start.
+RUNTIME = env.choice("RUNTIME", "reference", ("reference", "own"))
 RUNTIME_JOB_TYPE = "synthetic.extract_facts_runtime"
 LOCAL_MODEL = {"DEFAULT_MODEL_PROVIDER": "llama.cpp", "DEFAULT_MODEL_NAME": "gemma-3-270m"}
 
@@ -178,9 +180,10 @@ def processes(token: str) -> Iterator[tuple[str, list[str], dict[str, str]]]:
     yield "web", [*granian, "--log-level", "warning", "config.wsgi:application"], {"GRANIAN_BLOCKING_THREADS": "16"}
     for lane in ("interactive", "background"):
         yield lane, [python, "manage.py", "run_engine"], {"Q_CLUSTER_NAME": lane}
-    runtime = [python, "-m", "tests.support.reference_runtime", "--base-url", f"http://127.0.0.1:{PORT}"]
-    # Its name stays the same from run to run, and so does what its spool holds.
-    yield "runtime", [*runtime, "--instance", "reference-1", "--spool", str(DATA_DIR / "runtime-spool")], {"RUNTIME_TOKEN": token}
+    if RUNTIME == "reference":
+        runtime = [python, "-m", "tests.support.reference_runtime", "--base-url", f"http://127.0.0.1:{PORT}"]
+        # Its name stays the same from run to run, and so does what its spool holds.
+        yield "runtime", [*runtime, "--instance", "reference-1", "--spool", str(DATA_DIR / "runtime-spool")], {"RUNTIME_TOKEN": token}
     yield "guide", [python, "-m", "config.devstack", "guide"], {}
 
 
@@ -206,7 +209,7 @@ def guide() -> int:
     say(f"admin:  http://127.0.0.1:{PORT}/admin/   login: admin   password: admin")
     say("another job, from a text of yours, in a second terminal:")
     say(f"        {own_model}{VENV_PYTHON} manage.py create_job synthetic.extract_facts --file README.md --wait")
-    say("a job for the external runtime that runs beside the engine:")
+    say("a job for the external runtime that runs beside the engine:" if RUNTIME == "reference" else "a job for your runtime:")
     say(f"        {own_model}{VENV_PYTHON} manage.py create_job {RUNTIME_JOB_TYPE} --file README.md --wait")
     say("Ctrl-C stops everything; the data stays in .data/ for the next `make run`")
     signal.pause()

@@ -18,7 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m tests.conformance",
         description="Does a server, or a runtime, do what runtime_protocol/PROTOCOL.md says? Prints a table; exit code 0 when all passed.",
     )
-    parser.add_argument("--base-url", help="the server to test, such as http://127.0.0.1:8000")
+    parser.add_argument("--base-url", help="the server to test, such as http://127.0.0.1:8000; nobody else may take its jobs meanwhile")
     parser.add_argument(
         "--token", default=os.environ.get("RUNTIME_TOKEN", ""), help="its service token, all scopes; default: RUNTIME_TOKEN"
     )

@@ -31,7 +31,7 @@ class Stack:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.port = free_port()
-        unset = ("DATABASE_URL", "DEBUG", "PROVIDER", "Q_CLUSTER_NAME", "SECRET_KEY")
+        unset = ("DATABASE_URL", "DEBUG", "PROVIDER", "Q_CLUSTER_NAME", "RUNTIME", "SECRET_KEY")
         self.env = {name: value for name, value in os.environ.items() if name not in unset and not name.startswith("PYTEST")}
         self.env.update(DATA_DIR=str(data), PORT=str(self.port), PROVIDER_PORT=str(free_port()))
         self.runs: list[subprocess.Popen[bytes]] = []

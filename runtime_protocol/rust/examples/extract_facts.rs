@@ -1,7 +1,7 @@
 //! A whole runtime for the synthetic job type of the control plane: facts from numbered paragraphs.
 //!
 //! ```sh
-//! make run                                                        # the control plane, in another terminal
+//! make run RUNTIME=own                                            # the control plane, in another terminal
 //! export RUNTIME_TOKEN=$(.venv/bin/python manage.py issue_service_token demo)
 //! cargo run --example extract_facts -- http://127.0.0.1:8000      # until Ctrl-C
 //! .venv/bin/python manage.py create_job synthetic.extract_facts_runtime --file README.md --wait
