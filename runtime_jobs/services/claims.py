@@ -1,7 +1,7 @@
 """The one claim, for both kinds of worker: which jobs may run now, best first, each to one caller."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -91,7 +91,7 @@ _WITH_WORK = _CLAIM.format(
     always="(SELECT set_config('synchronous_commit', 'off', true)) AS always",
     joins=queries.WORK_JOINS,
 )
-_TRIES = 5
+_TRIES = 4  # before the one whose error is told
 
 
 def claim(
@@ -129,31 +129,31 @@ def claim_work(
 
 def _claim(statement: str, selected: Mapping[str, Any], worker: str, wanted: Mapping[str, Any]) -> list[tuple[Claim, tuple[Any, ...]]]:
     """The claims, each with the columns that its statement adds."""
-    for tries_left in reversed(range(_TRIES)):
-        numbers = range(selected["count"])
-        nonces = ["" if wanted["request_id"] is None else new_nonce() for _ in numbers]
-        tokens = [derived_token(nonce) if nonce else new_token() for nonce in nonces]
-        parameters = {
-            **selected,
-            **wanted,
-            "worker": worker,
-            "hashes": [token_hash(token) for token in tokens],
-            "nonces": nonces,
-            "attempt_ids": [new_id() for _ in numbers],
-            "event_ids": [new_id() for _ in numbers],
-            "event_data": Jsonb(with_origin({"status": "running"})),
-        }
-        try:
-            with _transaction(selected["limited"]):
-                hold_limits(selected["limited"])
-                rows = take(statement, parameters)
-                deliver_to_handlers([(event_id, job, seq, _EVENT) for _, event_id, seq, job, *_ in rows])
-        except IntegrityError:
-            if not tries_left:
-                raise
-            continue
-        return [(Claim(row[3], row[4], tokens[row[0] - 1], worker, *row[5:9]), row[9:]) for row in rows]
-    raise AssertionError("unreachable")
+    for _ in range(_TRIES):
+        with suppress(IntegrityError):
+            return _claim_once(statement, selected, worker, wanted)
+    return _claim_once(statement, selected, worker, wanted)
+
+
+def _claim_once(statement: str, selected: Mapping[str, Any], worker: str, wanted: Mapping[str, Any]) -> list[tuple[Claim, tuple[Any, ...]]]:
+    numbers = range(selected["count"])
+    nonces = ["" if wanted["request_id"] is None else new_nonce() for _ in numbers]
+    tokens = [derived_token(nonce) if nonce else new_token() for nonce in nonces]
+    parameters = {
+        **selected,
+        **wanted,
+        "worker": worker,
+        "hashes": [token_hash(token) for token in tokens],
+        "nonces": nonces,
+        "attempt_ids": [new_id() for _ in numbers],
+        "event_ids": [new_id() for _ in numbers],
+        "event_data": Jsonb(with_origin({"status": "running"})),
+    }
+    with _transaction(selected["limited"]):
+        hold_limits(selected["limited"])
+        rows = take(statement, parameters)
+        deliver_to_handlers([(event_id, job, seq, _EVENT) for _, event_id, seq, job, *_ in rows])
+    return [(Claim(row[3], row[4], tokens[row[0] - 1], worker, *row[5:9]), row[9:]) for row in rows]
 
 
 def _transaction(limited: Sequence[str]) -> AbstractContextManager[Any]:
