@@ -67,8 +67,18 @@ def _rendered() -> Document:
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = markdown.parse(_COMMENTS.sub("", DOCUMENT.read_text(encoding="utf-8")))
     headings = tuple(_anchored(tokens))
+    _without_empty_headers(tokens)
+    # What may scroll sideways can be reached by the keyboard.
     html = markdown.renderer.render(tokens, markdown.options, {})
+    html = html.replace("<pre>", '<pre tabindex="0">').replace("<table>", '<table tabindex="0">')
     return Document(mark_safe(html), headings)  # noqa: S308 - our own file, and its HTML is escaped
+
+
+def _without_empty_headers(tokens: list[Token]) -> None:
+    """A header cell without a word is a cell: a screen reader would announce a header that says nothing."""
+    for opening, inline, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if opening.type == "th_open" and not inline.content:
+            opening.tag = closing.tag = "td"
 
 
 def _anchored(tokens: list[Token]) -> list[Heading]:

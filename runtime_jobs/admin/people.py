@@ -11,7 +11,8 @@ admin.site.unregister((User, Group))
 
 @admin.register(User)
 class AuditedUserAdmin(AuditedAdmin, UserAdmin):
-    pass
+    # Facts, not settings; and Django's two boxes for a time have no labels.
+    readonly_fields = ("last_login", "date_joined")
 
 
 @admin.register(Group)
