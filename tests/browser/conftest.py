@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.core.management import call_command
+from django.db import connections
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from runtime_jobs.models import AiRuntimeJob
 from runtime_jobs.services.jobs import create_job
 from tests.factories import CredentialFactory, UserFactory, payload
 from tests.runtime_protocol.web import WebServer
-from tests.support.processes import Engine, wait_for
+from tests.support.processes import Engine, wait_for, wait_until_alone
 from tests.support.provider_simulator import ProviderSimulator
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
@@ -34,14 +35,16 @@ document.addEventListener("securitypolicyviolation", (event) =>
 """
 
 
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
+@pytest.fixture(scope="module")
+def chromium(django_db_setup: None) -> Iterator[Browser]:
     if not os.path.exists(CHROMIUM):
         if os.environ.get("REQUIRE_ALL"):
             pytest.fail("Chromium is needed here: apt-get install -y chromium")
         pytest.skip("NOT RUN: the browser tests need Chromium (apt-get install -y chromium)")
+    # Playwright's synchronous interface keeps an event loop in this thread. Django takes that for asynchronous code, and has other
+    # connections in it than outside: none must be left open on either side.
+    connections.close_all()
     with pytest.MonkeyPatch.context() as patch:
-        # Playwright's synchronous interface keeps an event loop in this thread, which Django takes for asynchronous code.
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
@@ -67,7 +70,7 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(chromium: Browser, django_db_setup: None, django_db_blocker: Any) -> Iterator[Site]:
+def site(chromium: Browser, django_db_blocker: Any) -> Iterator[Site]:
     with django_db_blocker.unblock(), ProviderSimulator() as simulator:
         root = person_with_password("root", is_superuser=True, is_staff=True)
         CredentialFactory(name="simulator", base_url=simulator.url)
@@ -81,6 +84,8 @@ def site(chromium: Browser, django_db_setup: None, django_db_blocker: Any) -> It
             if web is not None:
                 web.end()
             call_command("flush", verbosity=0, interactive=False)
+            wait_until_alone()
+            connections.close_all()
 
 
 def person_with_password(name: str, **more: Any) -> Any:

@@ -65,7 +65,7 @@ def pages(site):
         "staff": f"{base}/aistaffevent/", "what staff did": f"{base}/aistaffevent/{staff_event.pk}/change/",
         "credentials": f"{base}/aimodelcredential/", "new credential": f"{base}/aimodelcredential/add/",
         "credential": f"{base}/aimodelcredential/{credential.pk}/change/", "test call": f"{base}/aimodelcredential/{credential.pk}/test/",
-        "replace key": f"{base}/aimodelcredential/{credential.pk}/replace-key/", 
+        "replace key": f"{base}/aimodelcredential/{credential.pk}/replace-key/",
         "revoke": f"{base}/aimodelcredential/{credential.pk}/revoke/",
         "tokens": f"{base}/runtimeservicetoken/", "new token": f"{base}/runtimeservicetoken/add/",
         "token": f"{base}/runtimeservicetoken/{token.pk}/change/", "revoke token": f"{base}/runtimeservicetoken/{token.pk}/revoke/",
@@ -98,7 +98,8 @@ def test_28_every_page_is_accessible_quiet_and_within_its_width(site, person, pa
 # What stands out on the right, for whoever reads the failure.
 WIDEST = """
 [...document.querySelectorAll("body *")].filter((one) => one.getBoundingClientRect().right > document.documentElement.clientWidth + 1
-    && !one.closest("#sections, .scroll, .table-scroll, .results")).slice(0, 4).map((one) => `${one.tagName}.${one.className}#${one.id}`).join(" ")
+    && !one.closest("#sections, .scroll, .table-scroll, .results")).slice(0, 4)
+    .map((one) => `${one.tagName}.${one.className}#${one.id}`).join(" ")
 """
 
 

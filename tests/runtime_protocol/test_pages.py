@@ -33,7 +33,7 @@ def test_the_document_is_readable_with_every_heading_table_and_example(client, r
     source = DOCUMENT.read_text()
     headings = re.findall(r"^##+ (.+)$", source, re.MULTILINE)
     assert len(re.findall(r'<h[23] id="[a-z0-9-]+">', html)) == len(headings) > 15
-    assert html.count("<table>") >= source.count("| --- |") / 3
+    assert html.count("<table") >= source.count("| --- |") / 3
     assert html.count('class="language-http"') == source.count("```http") > 8
     assert "<!--" not in html
     for anchor in re.findall(r'<a href="#([a-z0-9-]+)">', contents):

@@ -43,6 +43,28 @@ def environment(**more: Any) -> dict[str, str]:
     return {**os.environ, "DATABASE_URL": database_url(), "DEBUG": "1", **{name: str(value) for name, value in more.items()}}
 
 
+def wait_until_alone() -> None:
+    """Return when no killed process has a session in the test's database any more: one that was busy notices a little later, and a
+    database with sessions cannot be dropped.
+    """
+    others = """
+        SELECT pid, application_name, state, wait_event, query FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()
+    """
+    found: list[Any] = []
+
+    def alone() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(others)
+            found[:] = cursor.fetchall()
+        return not found
+
+    try:
+        wait_for(alone, what="nobody else is in the database")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {found}") from None
+
+
 class Engine:
     """One `manage.py run_engine`. Lease, retries and drain are short unless said otherwise."""
 
