@@ -1,5 +1,7 @@
 """Every page of ours: accessible (axe), without a word on the console or a violation of the policy, and within the width of a phone."""
 
+from typing import Any
+
 import pytest
 from django.contrib.auth.models import Group
 
@@ -12,7 +14,7 @@ from tests.factories import CredentialFactory, UserFactory
 from tests.support.processes import wait_for
 
 TEXT = "The Drau is 749 kilometres long. It joins the Danube near Osijek."
-LOOKS = {
+LOOKS: dict[str, dict[str, Any]] = {
     "light": {"viewport": DESK, "color_scheme": "light"},
     "dark": {"viewport": DESK, "color_scheme": "dark"},
     "phone": {"viewport": PHONE, "color_scheme": "light", "is_mobile": True, "has_touch": True},

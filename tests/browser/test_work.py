@@ -1,6 +1,7 @@
 """A day's work of staff: log in, filter, look, rerun, cancel, many at once; by mouse and by keyboard; in both languages."""
 
 import re
+from functools import partial
 
 import pytest
 from playwright.sync_api import expect
@@ -72,7 +73,7 @@ def test_all_that_match_are_rerun_and_none_besides(site, person):
     ]
     other = site.create(f"{TEXT} Another.")
     for job in [*mine, other]:
-        wait_for(lambda job=job: _cancelled(job), what="cancelled or ended")
+        wait_for(partial(_cancelled, job), what="cancelled or ended")
     me = person()
     page = me.page
     me.log_in()
