@@ -68,7 +68,7 @@ def context(request: HttpRequest) -> dict[str, Any]:
         ],
         "failures": [(job, link("airuntimejob", job.pk), _ago(now.at, job.finished_at)) for job in now.failures],
         "counted_at": figures.counted_at,
-        "stale": _is_stale(now, figures),
+        "warnings": [warning for warning in (_is_stale(now, figures), _is_held(now)) if warning],
     }
 
 
@@ -300,6 +300,16 @@ def _is_stale(now: Now, figures: Figures) -> str:
     return _("These figures are %(time)s old: no worker of the engine counts. Start one, or run `manage.py roll_up_figures`.") % {
         "time": words.duration(age)
     }
+
+
+def _is_held(now: Now) -> str:
+    """Who keeps the database from cleaning up; empty when nobody does."""
+    if now.held_since is None:
+        return ""
+    return _(
+        "A transaction has been open for %(time)s. Until it ends the database cannot clean up behind jobs, and claims get slower: "
+        "find it in pg_stat_activity and end it."
+    ) % {"time": words.duration(now.at - now.held_since)}
 
 
 def _ago(at: datetime, moment: datetime | None) -> str:

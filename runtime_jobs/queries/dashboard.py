@@ -42,6 +42,7 @@ class Now:
     parked: int
     undelivered: int
     failures: list[AiRuntimeJob]
+    held_since: datetime | None  # of the oldest transaction that keeps dead rows from being cleaned up, where it is old
 
 
 # Leased rows alone: as many as workers have slots. The ORDER BYs keep the planner to the partial indexes: with a LIMIT alone it hopes to
@@ -56,14 +57,15 @@ _RUNNING = """
 _QUEUED = """
     SELECT lane, count, oldest, statement_timestamp() FROM unnest(%(lanes)s::text[]) AS l(lane) CROSS JOIN LATERAL (
         SELECT count(*) AS count, min(id::text)::uuid AS oldest FROM (
-            SELECT id FROM ai_runtime_job j WHERE j.status = 'queued' AND j.lane = l.lane ORDER BY job_type, sort_at, id LIMIT %(most)s
+            SELECT id FROM ai_runtime_job j WHERE j.status = 'queued' AND j.lane = l.lane
+            ORDER BY job_type, model_provider, model_name, sort_at, id LIMIT %(most)s
         ) q) queued
 """
 _RETRYING = """
     SELECT lane, count, next FROM unnest(%(lanes)s::text[]) AS l(lane) CROSS JOIN LATERAL (
         SELECT count(*) AS count, min(available_at) AS next FROM (
             SELECT available_at FROM ai_runtime_job j WHERE j.status = 'retrying' AND j.lane = l.lane
-            ORDER BY job_type, available_at, id LIMIT %(most)s
+            ORDER BY job_type, model_provider, model_name, available_at, id LIMIT %(most)s
         ) r) retrying
 """
 _DELIVERIES = """
@@ -75,10 +77,17 @@ _ALIVE = """
     SELECT lane, count(*) FILTER (WHERE NOT draining), count(*) FILTER (WHERE draining) FROM runtime_instance
     WHERE kind <> 'web' AND last_seen_at > statement_timestamp() - make_interval(secs => %s) GROUP BY lane
 """
+# Claims walk over the dead rows of jobs that were taken, until a vacuum may remove them: some 20 ms for every 20,000. Sessions of other
+# database users are seen only by members of pg_read_all_stats.
+_HELD = """
+    SELECT min(xact_start) FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_xmin IS NOT NULL AND xact_start < statement_timestamp() - make_interval(secs => %s)
+"""
+_HELD_SECONDS = 300
 
 
 def now(*, alive_seconds: float) -> Now:
-    """What runs and waits at this moment, who works, what is held up, and what failed last. Seven queries."""
+    """What runs and waits at this moment, who works, what is held up, and what failed last. Eight queries."""
     lanes = {str(lane): LaneNow(lane) for lane in Lane}
     at = datetime.now(UTC)
     with connection.cursor() as cursor:
@@ -99,6 +108,8 @@ def now(*, alive_seconds: float) -> Now:
             lanes[lane].workers, lanes[lane].draining = working, draining
         cursor.execute(_DELIVERIES, {"most": COUNT_CAP + 1})
         parked, undelivered = cursor.fetchone()
+        cursor.execute(_HELD, [_HELD_SECONDS])
+        (held_since,) = cursor.fetchone()
     failures = AiRuntimeJob.objects.filter(status=JobStatus.FAILED).order_by("-id").only("id", "job_type", "error_code", "finished_at")
     return Now(
         at=at,
@@ -107,6 +118,7 @@ def now(*, alive_seconds: float) -> Now:
         parked=parked,
         undelivered=undelivered,
         failures=list(failures[:_LATEST]),
+        held_since=held_since,
     )
 
 

@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from html import unescape
 
+import psycopg
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -122,6 +123,21 @@ def test_figures_that_nobody_counts_any_more_say_so(client, root):
     with connection.cursor() as cursor:
         cursor.execute("UPDATE rolled_up_hour SET counted_at = counted_at - interval '3 hours'")
     assert "These figures are 3 h 0 min old" in client.get(DASHBOARD).content.decode()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transaction_that_stays_open_is_told_of(client, monkeypatch):
+    """Engine 27: a report that runs for minutes makes claims slower and slower."""
+    client.force_login(people.root())
+    monkeypatch.setattr(dashboard, "_HELD_SECONDS", 0)
+    said = "A transaction has been open for"
+    with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": psycopg.Cursor}) as report:
+        report.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        report.execute("SELECT count(*) FROM ai_runtime_job")
+        assert said in client.get(DASHBOARD).content.decode()
+        report.rollback()
+        monkeypatch.setattr(dashboard, "_HELD_SECONDS", 300)
+        assert said not in client.get(DASHBOARD).content.decode()
 
 
 def test_whoever_may_not_see_jobs_sees_no_figure_and_links_follow_permissions(client):
