@@ -7,8 +7,9 @@ from functools import partial
 
 from tests.conformance import of_runtime, of_server
 from tests.conformance.calls import JOB_TYPE
-from tests.conformance.of_server import by_command
 from tests.conformance.scenarios import table
+from tests.conformance.server import CANCEL_JOB, CREATE_JOB, Server, by_command
+from tests.conformance.stage import stage
 
 REFERENCE = f"{sys.executable} -m tests.support.reference_runtime --base-url {{base_url}} --instance {{instance}} --spool {{spool}}"
 
@@ -24,10 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--create-job",
-        default=of_server.CREATE_JOB,
+        default=CREATE_JOB,
         help=f"a command that makes a job of type {JOB_TYPE} on it (default: %(default)s)",
     )
-    parser.add_argument("--cancel-job", default=of_server.CANCEL_JOB, help="a command that cancels job {job_id} (default: %(default)s)")
+    parser.add_argument("--cancel-job", default=CANCEL_JOB, help="a command that cancels job {job_id} (default: %(default)s)")
     parser.add_argument(
         "--runtime",
         help="the runtime to test: a command that may hold {base_url}, {token}, {token_file}, {instance} (another with each start) and "
@@ -44,11 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     if chosen.runtime:
         command = REFERENCE if chosen.runtime == "reference" else chosen.runtime
-        outcomes = of_runtime.suite.run(partial(of_runtime.stage, command), only=chosen.only, at_once=chosen.at_once)
+        outcomes = of_runtime.suite.run(partial(stage, command), only=chosen.only, at_once=chosen.at_once)
     else:
-        server = of_server.Server(
-            chosen.base_url, chosen.token, create_job=by_command(chosen.create_job), cancel_job=by_command(chosen.cancel_job)
-        )
+        server = Server(chosen.base_url, chosen.token, create_job=by_command(chosen.create_job), cancel_job=by_command(chosen.cancel_job))
         outcomes = of_server.suite.run(server.context, only=chosen.only)
     print(table(outcomes))
     if not outcomes:

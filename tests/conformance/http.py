@@ -56,7 +56,8 @@ class Listening:
     def __init__(self, answer: Answering) -> None:
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.answer = answer
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.port = self._server.server_port
+        self.url = f"http://127.0.0.1:{self.port}"
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def close(self) -> None:

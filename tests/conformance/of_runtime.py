@@ -1,90 +1,18 @@
-"""Scenarios that drive a runtime. It has a scripted server, a proxy with faults in front of it, and a provider."""
+"""Scenarios that drive a runtime."""
 
-import base64
-import contextlib
 import signal
-import tempfile
 import time
-import urllib.parse
-from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
-from tests.conformance.plane import BEAT_SECONDS, LEASE_SECONDS, Job, Plane, page, refusal
-from tests.conformance.program import Program
-from tests.conformance.provider import Provider
-from tests.conformance.proxy import FaultProxy, cut, delay, double, instead, lose, refuse
+from tests.conformance.plane import BEAT_SECONDS, LEASE_SECONDS, page, refusal
+from tests.conformance.proxy import ALWAYS, cut, delay, double, instead, lose, refuse
 from tests.conformance.scenarios import Skip, Suite, check, wait_for
+from tests.conformance.stage import API_KEY, SOON, Stage
 
 suite = Suite()
 scenario = suite.scenario
 
-API_KEY = "sk-canary+key/of=the?provider&0123456789"
-TOKEN = "rt_conformance_canary-of-the-service-token"
-SOON = 15.0
 VERBS = ("poll", "lock", "heartbeat", "snapshot", "resolve", "result")
-
-
-@dataclass
-class Stage:
-    """Everything around one runtime."""
-
-    plane: Plane
-    proxy: FaultProxy
-    provider: Provider
-    program: Program
-
-    def done(self, job: Job, seconds: float = 30) -> None:
-        wait_for(lambda: job.status == "succeeded", seconds, "the job has succeeded")
-
-    def working(self, job: Job) -> float:
-        """Start the runtime on a job whose model call does not end; when that began."""
-        self.provider.hold.set()
-        self.program.start()
-        wait_for(lambda: self.provider.calls, SOON, "the model is called")
-        return self.provider.calls[0].at
-
-    def aborted(self, seconds: float) -> float:
-        """When the model call was aborted."""
-        return wait_for(lambda: self.provider.calls[0].gone_at, seconds, "the model call is aborted")
-
-    def sent(self, job: Job) -> list[str]:
-        return [call.verb for call in self.plane.seen("result", "fail", "release", job=job)]
-
-
-@contextlib.contextmanager
-def stage(command: str) -> Iterator[Stage]:
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="conformance-")))
-        plane = Plane(api_key=API_KEY, token=TOKEN)
-        stack.callback(plane.close)
-        proxy = FaultProxy(plane.url)
-        stack.callback(proxy.close)
-        provider = Provider()
-        stack.callback(provider.close)
-        plane.provider_url = provider.url
-        program = Program(command, proxy.url, TOKEN, folder)
-        stack.callback(program.close)
-        try:
-            yield Stage(plane, proxy, provider, program)
-            # S48, in every scenario: whatever happens, no secret is printed.
-            printed = program.printed()
-            check(not (found := leaks(printed, plane.lock_tokens)), f"S48: it printed a secret: {', '.join(found)}")
-        except AssertionError as error:
-            last = " | ".join(program.printed().splitlines()[-3:])
-            raise AssertionError(f"{error} — last lines: {last[-600:]}") from None
-
-
-def leaks(text: str, lock_tokens: list[str]) -> list[str]:
-    """Which secrets stand in the text, as they are, in base64 or as part of a URL."""
-    secrets = {"the API key": API_KEY, "the service token": TOKEN, **{f"lockToken {n}": one for n, one in enumerate(lock_tokens)}}
-    found = []
-    for name, secret in secrets.items():
-        forms = {secret, urllib.parse.quote(secret, safe=""), base64.b64encode(secret.encode()).decode().rstrip("=")}
-        if any(form in text for form in forms):
-            found.append(name)
-    return found
 
 
 @scenario("life", "a job is done: snapshot, credential, one model call, usage, result")
@@ -138,7 +66,7 @@ def lost_claim(on: Stage) -> None:
 
 @scenario("S14", "calls that arrive twice: one model call, one result")
 def doubled(on: Stage) -> None:
-    on.proxy.fault("*", double, 1_000)
+    on.proxy.fault("*", double, ALWAYS)
     job = on.plane.add_job()
     on.program.start()
     on.done(job)
@@ -232,7 +160,7 @@ def cuts(on: Stage) -> None:
 
 @scenario("delays", "every answer comes a second late")
 def delays(on: Stage) -> None:
-    on.proxy.fault("*", delay(1.0), 1_000)
+    on.proxy.fault("*", delay(1.0), ALWAYS)
     job = on.plane.add_job()
     on.program.start()
     on.done(job, 60)
@@ -291,7 +219,7 @@ def cancelled(on: Stage) -> None:
 def unreachable(on: Stage) -> None:
     job = on.plane.add_job()
     on.working(job)
-    on.proxy.fault("heartbeat", refuse, 1_000)
+    on.proxy.fault("heartbeat", refuse, ALWAYS)
     left = time.monotonic()
     gone = on.aborted(LEASE_SECONDS + BEAT_SECONDS + 5)
     check(gone - left > LEASE_SECONDS / 2, "not before the lease ends")

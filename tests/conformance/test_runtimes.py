@@ -5,11 +5,12 @@ import pytest
 from tests.conformance import of_runtime
 from tests.conformance.__main__ import REFERENCE, main
 from tests.conformance.scenarios import Outcome, table
+from tests.conformance.stage import TOKEN, leaks, stage
 from tests.support import rust
 
 
 def run(command: str, **more) -> list[Outcome]:
-    return of_runtime.suite.run(lambda: of_runtime.stage(command), at_once=6, **more)
+    return of_runtime.suite.run(lambda: stage(command), at_once=6, **more)
 
 
 def conforms(command: str) -> bool:
@@ -42,9 +43,9 @@ def test_what_a_runtime_prints_is_searched_for_secrets(monkeypatch):
     printing = "sh -c 'echo $RUNTIME_TOKEN | base64; sleep 60'"
     [outcome] = run(printing, only=["S47"])
     assert outcome.verdict == "FAIL"
-    assert of_runtime.leaks(of_runtime.TOKEN, []) == ["the service token"]
-    assert of_runtime.leaks("sk-canary%2Bkey%2Fof%3Dthe%3Fprovider%260123456789", []) == ["the API key"]
-    assert of_runtime.leaks("all is well, abc", ["abc"]) == ["lockToken 0"]
+    assert leaks(TOKEN, []) == ["the service token"]
+    assert leaks("sk-canary%2Bkey%2Fof%3Dthe%3Fprovider%260123456789", []) == ["the API key"]
+    assert leaks("all is well, abc", ["abc"]) == ["lockToken 0"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--runtime", "true", "--base-url", "http://127.0.0.1:9"], ["--base-url", "http://127.0.0.1:9"]])

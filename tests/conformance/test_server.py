@@ -12,6 +12,7 @@ from tests.conformance import of_server
 from tests.conformance.__main__ import main
 from tests.conformance.calls import JOB_TYPE
 from tests.conformance.scenarios import table
+from tests.conformance.server import Server
 from tests.factories import CredentialFactory, JobFactory, UserFactory
 from tests.runtime_protocol.conftest import issue
 from tests.runtime_protocol.web import web_server
@@ -28,7 +29,7 @@ def web(transactional_db):
 
 def test_this_server_conforms(web):
     credential, user = CredentialFactory(), UserFactory()
-    server = of_server.Server(
+    server = Server(
         f"http://127.0.0.1:{web.port}",
         issue(),
         create_job=lambda: JobFactory(user=user, credential=credential, job_type=JOB_TYPE),

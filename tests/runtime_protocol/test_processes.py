@@ -17,10 +17,10 @@ from django.db import connection
 from runtime_jobs.models import AiJobAttempt, AiRuntimeResult, RuntimeInstance
 from runtime_jobs.services.events import SYSTEM
 from runtime_jobs.services.jobs import cancel_job
+from tests.conformance.proxy import ALWAYS, FaultProxy, double, hold, lose
 from tests.factories import CredentialFactory, JobFactory, UserFactory
 from tests.runtime_protocol.conftest import JOB_TYPE, Runtime, issue, lapse, status_of
 from tests.runtime_protocol.web import through_http, web_server
-from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -72,14 +72,14 @@ def test_a_long_poll_gets_a_job_as_soon_as_there_is_one(runtime, make_job):
 
 def test_s12_s14_a_poll_with_auto_lock_whose_reply_was_lost_gives_the_same_lease_again(web, make_job):
     job = make_job()
-    proxy = FaultProxy(web.port)
+    proxy = FaultProxy(f"http://127.0.0.1:{web.port}")
     runtime = Runtime(through_http(proxy.port), issue())
     request = str(uuid.uuid4())
-    proxy.drop_replies.set()
+    lost = proxy.fault("*", lose, ALWAYS)
     with pytest.raises((OSError, http.client.HTTPException)):
         runtime.pull(request)
     assert status_of(job) == "running"
-    proxy.drop_replies.clear()
+    lost.end()
     again = runtime.pull(request)
     assert [offer["jobId"] for offer in again["jobs"]] == [str(job.pk)]
     assert again["jobs"][0]["lease"]["attemptNo"] == 1
@@ -88,14 +88,14 @@ def test_s12_s14_a_poll_with_auto_lock_whose_reply_was_lost_gives_the_same_lease
 
 def test_s26_a_result_whose_reply_was_lost_is_answered_again(web, make_job):
     job = make_job()
-    proxy = FaultProxy(web.port)
+    proxy = FaultProxy(f"http://127.0.0.1:{web.port}")
     runtime = Runtime(through_http(proxy.port), issue())
     lease = runtime.take()
-    proxy.drop_replies.set()
+    lost = proxy.fault("*", lose, ALWAYS)
     with pytest.raises((OSError, http.client.HTTPException)):
         runtime.result(lease)
     assert status_of(job) == "succeeded"
-    proxy.drop_replies.clear()
+    lost.end()
     again = runtime.result(lease)
     assert (again.status, again["duplicate"], again["jobStatus"]) == (200, True, "succeeded")
     proxy.close()
@@ -103,22 +103,22 @@ def test_s26_a_result_whose_reply_was_lost_is_answered_again(web, make_job):
 
 def test_s26_a_request_that_arrives_twice_is_done_once(web, make_job):
     job = make_job()
-    proxy = FaultProxy(web.port)
-    proxy.double.set()
+    proxy = FaultProxy(f"http://127.0.0.1:{web.port}")
+    twice = proxy.fault("*", double, ALWAYS)
     runtime = Runtime(through_http(proxy.port), issue())
     lease = runtime.take()
     assert (runtime.beat(lease).status, lease["attemptNo"]) == (200, 1)
     answer = runtime.result(lease)
     assert (answer.status, answer["duplicate"]) == (200, True)
-    assert (AiJobAttempt.objects.count(), AiRuntimeResult.objects.count(), proxy.faults) == (1, 1, 3)
+    assert (AiJobAttempt.objects.count(), AiRuntimeResult.objects.count(), twice.met) == (1, 1, 3)
     assert status_of(job) == "succeeded"
     proxy.close()
 
 
 def test_s01_a_result_that_was_under_way_for_too_long_comes_too_late(web, make_job):
     job = make_job()
-    proxy = FaultProxy(web.port, only="/result")
-    proxy.delay_seconds = 3
+    proxy = FaultProxy(f"http://127.0.0.1:{web.port}")
+    proxy.fault("result", hold(3))
     token = issue()
     slow, other = Runtime(through_http(proxy.port), token, "slow"), Runtime(through_http(web.port), token, "other")
     lease = slow.take(leaseSeconds=1)

@@ -13,10 +13,11 @@ from runtime_jobs.models import AiJobAttempt, AiRuntimeJob, AiRuntimeResult, AiU
 from runtime_jobs.services.events import SYSTEM
 from runtime_jobs.services.jobs import cancel_job
 from runtime_jobs.synthetic.models import ExtractedText
+from tests.conformance.plane import page
+from tests.conformance.proxy import ALWAYS, FaultProxy, instead
 from tests.factories import CredentialFactory, JobFactory, UserFactory, payload
 from tests.runtime_protocol.conftest import JOB_TYPE, Runtime, issue, lapse, status_of
 from tests.runtime_protocol.web import through_http, web_server
-from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import ROOT, wait_for
 from tests.support.provider_simulator import ProviderSimulator
 
@@ -69,7 +70,7 @@ def start(web, tmp_path):
 
 @pytest.fixture
 def proxy(web):
-    made = FaultProxy(web.port)
+    made = FaultProxy(f"http://127.0.0.1:{web.port}")
     yield made
     made.close()
 
@@ -182,18 +183,17 @@ def test_s50_a_new_token_is_taken_while_a_result_waits_for_it(make_job, start, p
 
 
 def test_s30_a_result_that_nobody_answers_outlives_its_runtime_and_is_taken_late(make_job, start, proxy, provider, tmp_path):
-    proxy.only = "/result"
-    proxy.away.set()
+    away = proxy.fault("result", instead(page(503)), ALWAYS)
     job = make_job()
     first = start(port=proxy.port)
     spool = tmp_path / "reference-1"
     [kept] = wait_for(lambda: list(spool.glob("*.json")), 20, "the result is on disk")
     assert kept.stat().st_mode & 0o077 == 0  # it holds the lock token
-    wait_for(lambda: proxy.faults >= 3, 20, "it goes on trying")
+    wait_for(lambda: away.met >= 3, 20, "it goes on trying")
     first.kill()
     first.wait()
     wait_for(lambda: status_of(job) == "retrying", 20, "its lease has lapsed")
-    proxy.away.clear()
+    away.end()
     start(port=proxy.port)
     wait_for(lambda: succeeded(job), 20)
     wait_for(lambda: not list(spool.glob("*")), 10)
@@ -203,8 +203,7 @@ def test_s30_a_result_that_nobody_answers_outlives_its_runtime_and_is_taken_late
 
 
 def test_s30_a_result_that_comes_back_too_late_is_dropped(make_job, start, proxy, tmp_path):
-    proxy.only = "/result"
-    proxy.away.set()
+    away = proxy.fault("result", instead(page(503)), ALWAYS)
     job = make_job()
     first = start(port=proxy.port)
     spool = tmp_path / "reference-1"
@@ -215,28 +214,26 @@ def test_s30_a_result_that_comes_back_too_late_is_dropped(make_job, start, proxy
     wait_for(lambda: succeeded(job), 20)
     job.refresh_from_db()
     assert job.attempt_no == 2
-    proxy.away.clear()
+    away.end()
     start(port=proxy.port)
     wait_for(lambda: not list(spool.glob("*")), 20, "the server said that it is over")
     assert AiRuntimeResult.objects.filter(job=job).count() == 1
 
 
 def test_s44_lost_heartbeats_do_not_end_the_loop(make_job, start, proxy, provider):
-    proxy.only = "jobs/heartbeat"
     job = make_job(f"{TEXT} [[simulate: delay=9 times=1]]")
     start(port=proxy.port, lease=6)
     wait_for(lambda: provider.requests, 20)
-    proxy.away.set()
-    wait_for(lambda: proxy.faults >= 3, 10)
-    proxy.away.clear()
+    away = proxy.fault("heartbeat", instead(page(503)), ALWAYS)
+    wait_for(lambda: away.met >= 3, 10)
+    away.end()
     wait_for(lambda: succeeded(job), 30)
     job.refresh_from_db()
     assert (job.attempt_no, job.lapse_count) == (1, 0)
 
 
 def test_s44_past_its_own_deadline_the_call_is_aborted(make_job, start, proxy, provider):
-    proxy.only = "jobs/heartbeat"
-    proxy.away.set()
+    proxy.fault("heartbeat", instead(page(503)), ALWAYS)
     make_job(f"{TEXT} [[simulate: delay=60]]")
     start(port=proxy.port)
     wait_for(lambda: provider.requests, 20)

@@ -302,6 +302,19 @@ async fn s45_a_draining_worker_still_beats_and_its_result_is_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn s45_a_drain_that_ends_lets_it_take_jobs_again() {
+    let server = Server::start(2.0);
+    let drain = json!({"jobs": [], "serverTime": "2026-11-29T12:00:00.000Z", "pollAfterSeconds": 0.0, "directive": "drain"});
+    server.script(at_first("poll", 1, Reply::Json(200, drain)));
+    server.add_job();
+    let running = Running::start(worker(&server), quick);
+    eventually("the result", || server.count("result") == 1).await;
+    let polls = server.calls("poll");
+    assert!(polls[1].at - polls[0].at >= Duration::from_secs(5));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn s47_what_a_poll_brings_that_was_open_at_the_stop_is_handed_back() {
     let server = Server::start(4.0);
     let running = Running::start(worker(&server).wait(Duration::from_secs(3)), quick);

@@ -76,6 +76,11 @@ impl Heart {
         self.wake();
     }
 
+    /// The server's latest word on whether it wants more to be taken, from a heartbeat or a poll.
+    pub(crate) fn set_draining(&self, draining: bool) {
+        self.draining.store(draining, Ordering::Relaxed);
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
@@ -191,7 +196,7 @@ impl Heart {
                 if *other == Directive::Cancel || row.cancel_requested {
                     attempt.end(End::Cancelled);
                 } else {
-                    self.draining.store(*other == Directive::Drain, Ordering::Relaxed);
+                    self.set_draining(*other == Directive::Drain);
                 }
             }
         }

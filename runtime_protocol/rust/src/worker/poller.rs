@@ -53,7 +53,8 @@ async fn round<H: Handler>(shared: &Arc<Shared>, handler: &Arc<H>, mut slots: Ve
     };
     let received = Instant::now();
     let mut pause = seconds(answer.poll_after_seconds);
-    if answer.directive == RuntimePollDirective::Drain || shared.heart.is_draining() {
+    shared.heart.set_draining(answer.directive == RuntimePollDirective::Drain);
+    if shared.heart.is_draining() {
         pause = pause.max(DRAINING);
     }
     if answer.jobs.is_empty() && pause.is_zero() && began.elapsed() < IDLE {
