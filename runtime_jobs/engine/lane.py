@@ -1,5 +1,6 @@
 """What one worker process of a lane does: claim the best jobs whenever slots are free, run them side by side, sleep when there are none."""
 
+import gc
 import logging
 import os
 import socket
@@ -42,6 +43,9 @@ def run_lane(lane: str) -> None:
     """Work on the lane until this process is told to drain or has run ENGINE_RECYCLE_ATTEMPTS attempts; then end what runs."""
     if process.is_draining():
         return
+    # What was loaded until now stays for good: without this every full collection walks over all of it, while attempts wait.
+    gc.collect()
+    gc.freeze()
     lender = ConnectionLender(settings.ENGINE_CONNECTIONS, patience_seconds=None)
     use_lender(lender)
     connections.close_all()

@@ -19,7 +19,7 @@ class Size:
 
 FULL = Size(
     rounds=5,
-    pickup=((5, 400), (100, 2_000)),
+    pickup=((5, 400), (100, 1_000)),
     drain_jobs=20_000,
     slow_drain_jobs=2_000,
     ceiling_jobs=20_000,
