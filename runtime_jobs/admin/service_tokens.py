@@ -14,6 +14,9 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.cache import patch_cache_control
 from django.utils.decorators import method_decorator
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_variables
 
 from runtime_jobs import registry
@@ -27,17 +30,23 @@ _DAYS = 90
 
 
 class NewTokenForm(forms.Form):
-    name = forms.CharField(max_length=100, help_text="For people, such as the runtime group's.")
-    days = forms.IntegerField(min_value=1, max_value=service_tokens.MAX_DAYS, initial=_DAYS, label="Days until it expires")
+    name = forms.CharField(max_length=100, label=gettext_lazy("Name"), help_text=gettext_lazy("For people, such as the runtime group's."))
+    days = forms.IntegerField(min_value=1, max_value=service_tokens.MAX_DAYS, initial=_DAYS, label=gettext_lazy("Days until it expires"))
     scopes = forms.MultipleChoiceField(
         choices=[(scope, scope) for scope in service_tokens.SCOPES],
         initial=service_tokens.SCOPES,
         widget=forms.CheckboxSelectMultiple,
-        help_text="jobs: from poll to release; credentials: get the key for a model call; logs: report calls.",
+        label=gettext_lazy("Scopes"),
+        help_text=gettext_lazy("jobs: from poll to release; credentials: get the key for a model call; logs: report calls."),
     )
-    job_types = forms.MultipleChoiceField(required=False, widget=forms.CheckboxSelectMultiple, help_text="None chosen: all.")
+    job_types = forms.MultipleChoiceField(
+        required=False, widget=forms.CheckboxSelectMultiple, label=gettext_lazy("Job types"), help_text=gettext_lazy("None chosen: all.")
+    )
     instance_pattern = forms.CharField(
-        max_length=200, initial=".*", help_text="Regular expression for the runtimeInstanceIds that it may speak for."
+        max_length=200,
+        initial=".*",
+        label=gettext_lazy("Instances"),
+        help_text=gettext_lazy("Regular expression for the runtimeInstanceIds that it may speak for."),
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -63,7 +72,7 @@ class ServiceTokenAdmin(ReadOnlyAdmin):
     )
     readonly_fields = fields
     search_fields = ("key_id",)
-    search_help_text = "a whole key id"
+    search_help_text = gettext_lazy("a whole key id")
     search_exact = ("key_id",)
     change_form_template = "admin/runtime_jobs/service_token.html"
 
@@ -73,9 +82,12 @@ class ServiceTokenAdmin(ReadOnlyAdmin):
         tokens: QuerySet[Any] = super().get_queryset(request).annotate(is_expired=expired)
         return tokens
 
-    @admin.display(description="state")
+    @admin.display(description=gettext_lazy("state"))
     def state(self, token: Any) -> str:
-        return "revoked" if token.revoked_at else "expired" if token.is_expired else "live"
+        kind, word = (
+            ("revoked", _("revoked")) if token.revoked_at else ("expired", _("expired")) if token.is_expired else ("live", _("live"))
+        )
+        return format_html('<span class="status status-{}">{}</span>', kind, word)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("runtime_jobs.add_runtimeservicetoken")
@@ -102,7 +114,7 @@ class ServiceTokenAdmin(ReadOnlyAdmin):
                 self.log_addition(request, token, [{"added": {}}])
         context = {
             **self.admin_site.each_context(request),
-            "title": "A new service token",
+            "title": _("A new service token"),
             "form": form,
             "secret": secret and secret.reveal(),
             "opts": self.opts,
@@ -128,9 +140,9 @@ class ServiceTokenAdmin(ReadOnlyAdmin):
         if request.method == "POST":
             if service_tokens.revoke(token.key_id):
                 self.log_change(request, token, "Revoked.")
-                messages.success(request, f"The token {token.key_id} is revoked.")
+                messages.success(request, _("The token %(key)s is revoked.") % {"key": token.key_id})
             else:
-                messages.warning(request, f"The token {token.key_id} was revoked already.")
+                messages.warning(request, _("The token %(key)s was revoked already.") % {"key": token.key_id})
             return HttpResponseRedirect(reverse("admin:runtime_jobs_runtimeservicetoken_changelist"))
-        context = {**self.admin_site.each_context(request), "title": "Revoke a service token", "token": token, "opts": self.opts}
+        context = {**self.admin_site.each_context(request), "title": _("Revoke a service token"), "token": token, "opts": self.opts}
         return TemplateResponse(request, "admin/runtime_jobs/revoke_service_token.html", context)

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Any
 from uuid import UUID
 
 import pgtrigger
 from django.db import models
+from django.utils.translation import gettext_lazy
 from uuid_utils.compat import uuid7
 
 
@@ -14,8 +16,9 @@ def new_id() -> UUID:
     return uuid7()
 
 
-def choices(values: Iterable[StrEnum]) -> list[tuple[str, str]]:
-    return [(str(value), str(value).replace("_", " ")) for value in values]
+def choices(values: Iterable[StrEnum]) -> list[tuple[str, Any]]:
+    # Translated where the catalogue has the words: it gets them from admin/vocabulary.py and field_names.py.
+    return [(str(value), gettext_lazy(str(value).replace("_", " "))) for value in values]
 
 
 def sql_list(values: Iterable[str]) -> str:

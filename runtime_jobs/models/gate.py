@@ -9,10 +9,10 @@ class ClaimGate(UuidModel):
     """Something that may not be claimed now: paused by staff, or broken by a provider that keeps failing."""
 
     class Kind(models.TextChoices):
-        LANE = "lane"
-        JOB_TYPE = "job_type"
-        MODEL = "model", "provider and model"  # key is "provider/model"
-        BREAKER = "breaker", "failing provider and model"  # key as above; `until` is when one job may try again
+        LANE = "lane", _("Lane")
+        JOB_TYPE = "job_type", _("Job Type")
+        MODEL = "model", _("provider and model")  # key is "provider/model"
+        BREAKER = "breaker", _("failing provider and model")  # key as above; `until` is when one job may try again
 
     kind = models.CharField(max_length=20, choices=Kind)
     key = models.CharField(max_length=260)

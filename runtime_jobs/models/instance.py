@@ -10,9 +10,9 @@ class RuntimeInstance(UuidModel):
     """A worker, of the engine or a runtime: when it was last seen, what it can run, whether it is to drain."""
 
     class Kind(models.TextChoices):
-        ENGINE = "engine"
-        RUNTIME = "runtime"
-        WEB = "web"  # serves the protocol; while none is up, no lease of a runtime lapses
+        ENGINE = "engine", _("Engine")
+        RUNTIME = "runtime", _("Runtime")
+        WEB = "web", _("Web")  # serves the protocol; while none is up, no lease of a runtime lapses
 
     name = models.CharField(max_length=128)
     kind = models.CharField(max_length=20, choices=Kind)

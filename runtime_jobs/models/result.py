@@ -12,8 +12,8 @@ class AiRuntimeResult(UuidModel):
     """What an attempt delivered: the one result that made its job succeed, or one that the output chain rejected."""
 
     class Status(models.TextChoices):
-        SUCCEEDED = "succeeded"
-        REJECTED = "rejected"
+        SUCCEEDED = "succeeded", _("Succeeded")
+        REJECTED = "rejected", _("Rejected")
 
     job = models.ForeignKey(AiRuntimeJob, models.PROTECT, related_name="results", db_index=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="ai_results")

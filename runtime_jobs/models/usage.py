@@ -17,10 +17,10 @@ class AiUsageLog(UuidModel):
     """
 
     class Outcome(models.TextChoices):
-        STARTED = "started"
-        SUCCEEDED = "succeeded"
-        FAILED = "failed"
-        ABORTED = "aborted"
+        STARTED = "started", _("Started")
+        SUCCEEDED = "succeeded", _("Succeeded")
+        FAILED = "failed", _("Failed")
+        ABORTED = "aborted", _("Aborted")
 
     job = models.ForeignKey(AiRuntimeJob, models.PROTECT, related_name="usage", db_index=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="ai_usage")
