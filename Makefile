@@ -19,7 +19,7 @@ export PORT PROVIDER_PORT PROVIDER RUNTIME
 FUZZ_EXAMPLES ?= 1000
 FUZZ_SEED ?= $(shell date +%s)
 
-.PHONY: run install test fuzz bench lint stop clean
+.PHONY: run install test fuzz bench lint stop clean messages screenshots
 
 run: install $(if $(filter local-model,$(PROVIDER)),$(VENV)/.installed-local-model)
 	@exec $(BIN)/python -m config.devstack
@@ -58,6 +58,17 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The words of the back office: found in the sources (this needs GNU gettext), translated in the .po by hand, compiled.
+CATALOGUE := runtime_jobs/locale/zh_Hans/LC_MESSAGES/django
+messages: install
+	DEBUG=1 $(BIN)/python manage.py makemessages --locale zh_Hans --no-location --no-wrap --no-obsolete \
+	    --ignore '.*' --ignore 'tests/*' --ignore 'staticfiles/*'
+	$(BIN)/pybabel compile --statistics --locale zh_Hans --input-file $(CATALOGUE).po --output-file $(CATALOGUE).mo
+
+# Pictures of the back office, on a system of its own with something to show: into .data/screenshots, the best for README.
+screenshots: install
+	$(BIN)/python -m tests.browser.screenshots
 
 clean:
 	rm -rf $(VENV) .data staticfiles *.egg-info

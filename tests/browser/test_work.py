@@ -220,7 +220,9 @@ def test_the_back_office_speaks_chinese_to_whoever_chooses_it(site, person):
     page.fill("#id_username", "root")
     page.fill("#id_password", "pass word 1")
     page.press("#id_password", "Enter")
-    page.wait_for_selector("#sections")
+    expect(page.locator("h1")).to_have_text("概览")
+    page.click("#sections >> text=任务")
+    expect(page.locator("h1")).to_have_text("任务")
     page.click(".language button")
     expect(page.locator("html")).to_have_attribute("lang", "en")
 
