@@ -10,6 +10,8 @@ use crate::dto::RuntimeErrorDto;
 use crate::{CallError, Refusal, Secret, PROTOCOL_VERSION};
 
 const CONNECT: Duration = Duration::from_secs(5);
+/// The server's own bound of `retryAfterSeconds`; a proxy's may be anything.
+const LONGEST_WAIT: Duration = Duration::from_secs(900);
 /// No answer of the protocol comes near it: a snapshot is at most a few MiB.
 const LARGEST_ANSWER: usize = 64 << 20;
 
@@ -67,7 +69,8 @@ pub(crate) async fn exchange<A: DeserializeOwned>(request: RequestBuilder) -> Re
 
 fn seconds(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
-    Duration::try_from_secs_f64(text.trim().parse().ok()?).ok()
+    let wait = Duration::try_from_secs_f64(text.trim().parse().ok()?).ok()?;
+    Some(wait.min(LONGEST_WAIT))
 }
 
 /// The innermost cause says the most; the address is left out, since it may hold more than a reader of logs should see.

@@ -59,7 +59,8 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// `since`: a moment that is not after the server counted the lease.
+    /// `since`: when the request for the lease was sent. A poll may have been open for long before it was answered: there it is when the
+    /// answer came, which is late by its way here, until the first heartbeat.
     pub(crate) fn new(offer: RuntimeJobOfferDto, lease: RuntimeLockJobResponseDto, instance: &str, since: Instant) -> Self {
         let holder =
             Holder { runtime_instance_id: instance.to_owned(), attempt_no: lease.attempt_no, lock_token: lease.lock_token.clone() };
@@ -179,8 +180,7 @@ impl Attempt {
     }
 }
 
-/// From a number of the wire.
+/// From a number of the wire: 0 for one that is no duration, a year at the most.
 pub(crate) fn seconds(number: f64) -> Duration {
-    // Beyond a year, negative, NaN: nothing that a server means.
     Duration::try_from_secs_f64(number.min(366.0 * 86_400.0)).unwrap_or_default()
 }

@@ -174,7 +174,7 @@ async fn lead<H: Handler>(
 ) -> Result<(), RunError> {
     let heart = Heart::new(config.instance.clone(), config.lease_seconds);
     let (beats, done) = watch::channel(false);
-    let beating = heart.start(config.for_heart, done)?;
+    let mut heart_ended = heart.start(config.for_heart, done)?;
     if signals {
         stop_on_signals(Arc::clone(stop))?;
     }
@@ -206,15 +206,19 @@ async fn lead<H: Handler>(
     });
 
     let handler = Arc::new(handler);
-    // A poll that is open at the stop is waited for while what runs goes on.
-    tokio::join!(poller::poll(&shared, &handler), drain(&shared));
+    tokio::select! {
+        // A poll that is open at the stop is waited for while what runs goes on.
+        _ = async { tokio::join!(poller::poll(&shared, &handler), drain(&shared)) } => {}
+        // Without a heart nothing may run: no lease would be renewed, and none would be seen to end.
+        _ = &mut heart_ended => return Err(RunError::Panicked),
+    }
     finish_deliveries(&shared).await;
     logs.abort();
     let _ = logs.await;
     finish_logs(&shared).await;
 
     beats.send_replace(true);
-    let _ = tokio::task::spawn_blocking(move || beating.join()).await;
+    let _ = heart_ended.await;
     tracing::info!(instance = shared.instance, "stopped");
     Ok(())
 }

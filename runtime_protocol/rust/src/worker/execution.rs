@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ring::digest::{digest, SHA256};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::{AbortHandle, JoinError, JoinHandle};
 
 use crate::dto::{AttemptErrorCode, RuntimeReleaseJobRequestDto, RuntimeSubmitFailureRequestDto, RuntimeSubmitResultRequestDto};
 
@@ -57,6 +57,7 @@ async fn lead<H: Handler>(shared: &Shared, handler: Arc<H>, attempt: &Arc<Attemp
         logs: shared.logs.clone(),
     };
     let mut task = shared.user.spawn(async move { handler.handle(job).await });
+    let _aborting = AbortAtEnd(task.abort_handle());
     let joined = tokio::select! {
         biased;
         joined = &mut task => joined,
@@ -70,6 +71,15 @@ async fn lead<H: Handler>(shared: &Shared, handler: Arc<H>, attempt: &Arc<Attemp
         Ok(Ok(output)) => Outcome::Output(output),
         Ok(Err(failure)) => ended_or(attempt, Outcome::Failed(failure)),
         Err(error) => ended_or(attempt, after_join_error(error)),
+    }
+}
+
+/// A handler does not outlive who leads it, however that ends.
+struct AbortAtEnd(AbortHandle);
+
+impl Drop for AbortAtEnd {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

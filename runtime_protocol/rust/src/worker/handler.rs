@@ -134,3 +134,39 @@ impl<E: std::error::Error> From<E> for Failure {
         Self::new(AttemptErrorCode::InternalError, error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_providers_status_has_a_code_and_says_whether_to_retry() {
+        use AttemptErrorCode as Code;
+        for (status, code, retryable) in [
+            (400, Code::ProviderRejectedRequest, false),
+            (401, Code::ProviderAuthFailed, false),
+            (402, Code::ProviderQuotaExhausted, false),
+            (408, Code::ProviderTimeout, true),
+            (413, Code::ContextTooLong, false),
+            (429, Code::ProviderRateLimited, true),
+            (500, Code::ProviderUnavailable, true),
+            (504, Code::ProviderTimeout, true),
+            (529, Code::ProviderUnavailable, true),
+        ] {
+            let failure = Failure::from_provider_status(status, None);
+            assert_eq!((failure.code, failure.retryable), (code, retryable), "{status}");
+        }
+    }
+
+    #[test]
+    fn any_error_becomes_a_failure_and_structured_output_has_a_structure() {
+        fn fails() -> Result<Output, Failure> {
+            "x".parse::<u8>()?;
+            Ok(Output::text(""))
+        }
+        let failure = fails().expect_err("it fails");
+        assert_eq!((failure.code, failure.retryable), (AttemptErrorCode::InternalError, true));
+        assert!(Output::validated("1", &1).is_err());
+        assert!(Output::validated("[]", &[1]).is_ok());
+    }
+}

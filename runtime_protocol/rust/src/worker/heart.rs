@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{watch, Notify};
+use tokio::sync::{oneshot, watch, Notify};
 use uuid::Uuid;
 
 use crate::dto::{
@@ -94,14 +94,16 @@ impl Heart {
         self.beat_now.notify_one();
     }
 
-    /// Beat until `done`.
+    /// Beat until `done`. What comes back resolves when the thread has ended, for whatever reason.
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub(crate) fn start(self: &Arc<Self>, client: Client, mut done: watch::Receiver<bool>) -> std::io::Result<std::thread::JoinHandle<()>> {
+    pub(crate) fn start(self: &Arc<Self>, client: Client, mut done: watch::Receiver<bool>) -> std::io::Result<oneshot::Receiver<()>> {
         let heart = Arc::clone(self);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (alive, ended) = oneshot::channel();
         std::thread::Builder::new().name("ai-runtime-heart".to_owned()).spawn(move || {
+            let _alive = alive;
             runtime.block_on(async {
                 tokio::select! {
                     () = heart.beat(&client) => {}
@@ -109,7 +111,8 @@ impl Heart {
                     _ = done.wait_for(|done| *done) => {}
                 }
             });
-        })
+        })?;
+        Ok(ended)
     }
 
     async fn beat(&self, client: &Client) {

@@ -24,6 +24,8 @@ const MOST_JOBS: usize = 32;
 const MOST_WAITING: usize = 64;
 /// Between polls that a server answers at once and empty although they were to wait.
 const IDLE: Duration = Duration::from_millis(500);
+/// A server that asks for more than that is misconfigured.
+const LONGEST_PAUSE: Duration = Duration::from_secs(900);
 /// While the server wants this runtime to take nothing new.
 const DRAINING: Duration = Duration::from_secs(5);
 /// How often a poll that was cut off is repeated while the worker stops: it may have locked a job.
@@ -52,7 +54,7 @@ async fn round<H: Handler>(shared: &Arc<Shared>, handler: &Arc<H>, mut slots: Ve
         return Duration::ZERO;
     };
     let received = Instant::now();
-    let mut pause = seconds(answer.poll_after_seconds);
+    let mut pause = seconds(answer.poll_after_seconds).min(LONGEST_PAUSE);
     shared.heart.set_draining(answer.directive == RuntimePollDirective::Drain);
     if shared.heart.is_draining() {
         pause = pause.max(DRAINING);
