@@ -81,6 +81,7 @@ def test_two_hundred_jobs_survive_a_kill_and_a_stop(transactional_db, tmp_path):
             for _ in range(JOBS):
                 JobFactory(user=user, credential=credential, job_type=JOB_TYPE, payload=payload(SLOW))
             wait_for(lambda: succeeded() >= JOBS // 5, 60, "a fifth is done")
+            wait_for(lambda: AiJobAttempt.objects.filter(worker="killed", ended_at=None).count() > 1, 20, "it is at work")
             killed.send_signal(signal.SIGKILL)
             start("third")
             wait_for(lambda: succeeded() >= JOBS // 2, 60, "half is done")
