@@ -11,6 +11,9 @@ that the machine had. Absolute figures say little about another machine, so noth
 - ceiling   what PostgreSQL itself can do with the very statements of our engine, one job at a time: recorded from it, replayed by pgbench.
 - inflight  provider calls of 10 s at the same time: memory (PSS of all engine processes), database connections, time until all are done.
 - admin     the server's time for pages of the back office, with 1,000 jobs and with 1,000,000; nothing that open pages share is reused.
+- protocol  full cycles of the runtime protocol over HTTP (poll with autoLock, snapshot, key, invocation log, result), beside a Django view
+            without middleware and DRF that executes the recorded statements of each call, and beside pgbench with all of them; and the
+            processor time of the web server for each call.
 
 The peers are set up as their documentation says: procrastinate with its psycopg connector and LISTEN, and as many jobs at once as it is
 fastest with; django-q2 with its ORM broker, as it comes (results kept) and with `save_limit = -1`. All log warnings only. Each system has

@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 
-from tests.benchmarks import admin, ceiling, drain, inflight, pickup
+from tests.benchmarks import admin, ceiling, drain, inflight, pickup, protocol
 from tests.benchmarks.report import Report
 from tests.benchmarks.running import allow_many_files, end_all
 from tests.benchmarks.server import throw_away_server
@@ -17,6 +17,7 @@ MEASURES = {
     "ceiling": ceiling.measure,
     "inflight": inflight.measure,
     "admin": admin.measure,
+    "protocol": protocol.measure,
 }
 
 

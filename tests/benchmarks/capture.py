@@ -31,6 +31,9 @@ class Said:
     prepared: str = ""  # with $1, $2 …
     arguments: list[str] = field(default_factory=list)
     types: list[int] = field(default_factory=list)
+    query: str = ""  # as psycopg got it, for the plain view
+    params: Any = None
+    is_prepared: bool = False
 
 
 class Recorder:
@@ -65,7 +68,7 @@ class Recorder:
             if not made.autocommit:
                 self.said.append(Said("BEGIN"))
         text = query.as_string(made) if isinstance(query, sql.Composable) else query if isinstance(query, str) else query.decode()
-        said = Said(psycopg.ClientCursor(made).mogrify(query, params))
+        said = Said(psycopg.ClientCursor(made).mogrify(query, params), query=text, params=params, is_prepared=bool(prepare))
         done = self._execute(cursor, query, params, prepare=prepare, **options)
         if prepare and not isinstance(cursor, psycopg.ClientCursor):
             said.prepared, values = _numbered(text, params or ())
@@ -112,6 +115,7 @@ def capture(batch: int) -> dict[str, Any]:
     from runtime_jobs.engine.attempt import run_attempt
     from runtime_jobs.engine.lane import LaneWorker
     from runtime_jobs.services.calling import make_service
+    from runtime_jobs.services.tokens import token_hash
 
     service, lane = make_service(), LaneWorker("interactive")
 
@@ -127,18 +131,16 @@ def capture(batch: int) -> dict[str, Any]:
         done = work(batch)
     if len(done) != batch or recorder.claim is None or not all(end and end.job_status == "succeeded" for _, end in done):
         raise RuntimeError(f"of {batch} jobs were claimed and ended: {[end for _, end in done]}")
-    claims = [claim for claim, _ in done]
-    script = Script(recorder, claims, since)
+    script = Script(recorder, [(claim.job_id, token_hash(claim.token)) for claim, _ in done], since)
     return {"script": script.text(), "statements": len(recorder.said), "transactions": recorder.transactions}
 
 
 class Script:
-    def __init__(self, recorder: Recorder, claims: list[Any], since: float) -> None:
-        from runtime_jobs.services.tokens import token_hash
-
+    def __init__(self, recorder: Recorder, held: list[tuple[UUID, str]], since: float) -> None:
+        """`held`: job and hash of the token of each claim."""
         self._recorder = recorder
-        self._jobs = {one.job_id: f"job{number}" for number, one in enumerate(claims, start=1)}
-        self._hashes = {token_hash(one.token): f"hash{number}" for number, one in enumerate(claims, start=1)}
+        self._jobs = {job_id: f"job{number}" for number, (job_id, _) in enumerate(held, start=1)}
+        self._hashes = {token_hash: f"hash{number}" for number, (_, token_hash) in enumerate(held, start=1)}
         self._since = since
         self._made: dict[UUID, str] = {}
         self._prepared: dict[str, str] = {}

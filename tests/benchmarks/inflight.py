@@ -25,7 +25,7 @@ def _value(connection: Any, statement: str) -> Any:
 
 
 def measure(server: Server, size: Size, report: Report) -> None:
-    port = _free_port()
+    port = free_port()
     simulator: tuple[list[str], dict[str, str]] = (["-m", "tests.support.provider_simulator", "--port", str(port), "--latency", "0"], {})
     with running([simulator]):
         for _ in range(size.inflight_rounds):
@@ -68,7 +68,7 @@ def one_round(server: Server, calls: int, seconds: float, base_url: str, report:
         report.notes.append(f"{name}: {retried} jobs needed more than one attempt")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

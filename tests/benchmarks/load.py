@@ -1,7 +1,7 @@
 """A process with the settings of one system, which creates its jobs: `python -m tests.benchmarks.load SYSTEM ACTION OPTIONS-AS-JSON`.
 
-Actions: `tables`, `prefill` (jobs that wait), `arrivals` (jobs that come one by one), `capture` (ours: statements for pgbench). The last
-line of the output is JSON.
+Actions: `tables`, `prefill` (jobs that wait), `arrivals` (jobs that come one by one), `capture` and `capture_protocol` (ours:
+statements for pgbench and for the plain view), `token` (ours). The last line of the output is JSON.
 """
 
 import json
@@ -53,6 +53,11 @@ class Ours:
         step = "sort_at + n * interval '1 second'"
         self._copy(AiRuntimeJob, "id", first.pk, copies, {"id": "made", "sort_at": step})
         self._copy(AiJobEvent, "job_id", first.pk, copies, {"id": "gen_random_uuid()", "job_id": "made"})
+
+    def token(self, name: str) -> str:
+        from runtime_jobs.services import service_tokens
+
+        return service_tokens.issue(name=name, days=1)[1].reveal()
 
     @staticmethod
     def _copy(model: Any, key: str, pk: Any, copies: list[Any], changed: dict[str, str]) -> None:
@@ -167,8 +172,12 @@ def main() -> None:
         from tests.benchmarks.capture import capture
 
         said = capture(**options)
+    elif action == "capture_protocol":
+        from tests.benchmarks.capture_protocol import capture_protocol
+
+        said = capture_protocol(**options)
     else:
-        getattr(sender, action)(**options)
+        said = getattr(sender, action)(**options)
     print(json.dumps(said))
 
 

@@ -15,6 +15,10 @@ class Size:
     call_seconds: float
     admin_jobs: tuple[int, int]
     admin_requests: int  # of each page in a round
+    protocol_jobs: int
+    protocol_runtimes: tuple[int, ...]
+    protocol_seconds: float
+    protocol_calls: int
 
 
 FULL = Size(
@@ -28,6 +32,10 @@ FULL = Size(
     call_seconds=10,
     admin_jobs=(1_000, 1_000_000),
     admin_requests=20,
+    protocol_jobs=40_000,
+    protocol_runtimes=(1, 8, 32),
+    protocol_seconds=10,
+    protocol_calls=1_000,
 )
 QUICK = Size(
     rounds=2,
@@ -40,6 +48,10 @@ QUICK = Size(
     call_seconds=10,
     admin_jobs=(1_000, 1_000_000),
     admin_requests=10,
+    protocol_jobs=10_000,
+    protocol_runtimes=(1, 8, 32),
+    protocol_seconds=3,
+    protocol_calls=300,
 )
 SMOKE = Size(
     rounds=1,
@@ -52,4 +64,8 @@ SMOKE = Size(
     call_seconds=0.5,
     admin_jobs=(1_000, 2_000),
     admin_requests=1,
+    protocol_jobs=4_000,
+    protocol_runtimes=(2,),
+    protocol_seconds=0.5,
+    protocol_calls=10,
 )

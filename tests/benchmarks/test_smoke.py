@@ -36,6 +36,10 @@ def run(*arguments):
         ("ceiling", ["ceiling pgbench, 2 clients", "ceiling pgbench, 4 clients"]),
         ("inflight", ["20 calls of 0.5 s ours"]),
         ("admin", ["admin list, 1,000 jobs", "admin dashboard, 2,000 jobs", "admin job page, 2,000 jobs"]),
+        (
+            "protocol",
+            ["protocol ours, 2 runtimes", "protocol plain view, 2 runtimes", "protocol pgbench, 2 runtimes", "protocol ours, result"],
+        ),
     ],
 )
 def test_a_measure_runs_to_its_table(measure, expected):

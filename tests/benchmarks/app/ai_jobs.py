@@ -34,6 +34,14 @@ class Noop(_Bench):
 
 
 @register
+class Pulled(_Bench):
+    """For runtimes: no projector, as `noop`."""
+
+    job_type = "bench.pulled"
+    lane = Lane.RUNTIME
+
+
+@register
 class Rows(_Bench):
     job_type = "bench.rows"
 
