@@ -4,7 +4,6 @@ import base64
 import hashlib
 import hmac
 import secrets
-from datetime import timedelta
 from functools import lru_cache
 from uuid import UUID
 
@@ -17,6 +16,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.views.decorators.debug import sensitive_variables
 
+from runtime_jobs import prepared
 from runtime_jobs.errors import AttemptError, CredentialUnavailable, ErrorCode, InvalidRequest
 from runtime_jobs.model_call import ProviderTarget
 from runtime_jobs.models import AiModelCredential
@@ -26,7 +26,6 @@ from runtime_jobs.services.audit import record_staff
 from runtime_jobs.services.events import SYSTEM, Actor
 from runtime_jobs.states import ApiKeyMode
 
-_ONE_MINUTE = timedelta(minutes=1)
 _NONCE_BYTES = 12  # NIST SP 800-38D §8.2
 
 
@@ -148,21 +147,15 @@ def choose(*, mode: ApiKeyMode, user_id: int, provider: str, credential: AiModel
     return found
 
 
-@sensitive_variables()
-def resolve(credential_id: UUID, *, mode: str, user_id: int, model: str) -> ProviderTarget:
-    """The key and address for a call, read anew so that a revocation counts at once. Raises as `open_sealed`."""
-    credential = AiModelCredential.objects.filter(pk=credential_id).first()
-    if credential is None:
-        raise AttemptError(ErrorCode.CREDENTIAL_UNAVAILABLE, "the credential is gone")
-    note_use(credential)
-    return open_sealed(credential, mode=mode, user_id=user_id, model=model)
+_NOTE_USE = """
+    UPDATE ai_model_credential SET last_used_at = statement_timestamp()
+    WHERE id = %(id)s AND (last_used_at IS NULL OR last_used_at < statement_timestamp() - make_interval(secs => 60))
+"""
 
 
 def note_use(credential: AiModelCredential) -> None:
     """Keep when it was last used, once a minute."""
-    AiModelCredential.objects.filter(pk=credential.pk).filter(Q(last_used_at=None) | Q(last_used_at__lt=Now() - _ONE_MINUTE)).update(
-        last_used_at=Now()
-    )
+    prepared.run(_NOTE_USE, {"id": credential.pk})
 
 
 @sensitive_variables()

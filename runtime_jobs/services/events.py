@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import connection
 from psycopg.types.json import Jsonb
 
-from runtime_jobs import subscribers
+from runtime_jobs import prepared, subscribers
 from runtime_jobs.models.base import new_id
 
 
@@ -62,7 +62,8 @@ _INSERT = """
     INSERT INTO ai_job_event (id, job_id, seq, name, attempt_no, actor_id, actor_name, data)
     SELECT e.id, e.job_id, (SELECT coalesce(max(seq), 0) + 1 FROM ai_job_event o WHERE o.job_id = e.job_id),
            e.name, e.attempt_no, e.actor_id, e.actor_name, e.data
-    FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::int[], %s::text[], %s::text[], %s::jsonb[])
+    FROM unnest(%(ids)s::uuid[], %(jobs)s::uuid[], %(names)s::text[], %(attempts)s::text[]::int[], %(actor_ids)s::text[],
+                %(actor_names)s::text[], %(data)s::jsonb[])
          AS e(id, job_id, name, attempt_no, actor_id, actor_name, data)
     RETURNING id, job_id, seq, name
 """
@@ -77,19 +78,17 @@ def record(events: Sequence[NewEvent]) -> None:
     """Append events, at most one per job. The caller holds the lock of each job's row."""
     if not events:
         return
-    columns: list[Any] = [
-        [new_id() for _ in events],
-        [event.job_id for event in events],
-        [event.name for event in events],
-        [event.attempt_no for event in events],
-        [event.actor.id for event in events],
-        [event.actor.name for event in events],
-        [Jsonb(with_origin(event.data)) for event in events],
-    ]
-    with connection.cursor() as cursor:
-        cursor.execute(_INSERT, columns)
-        written = cursor.fetchall()
-    deliver_to_handlers(written)
+    columns: dict[str, list[Any]] = {
+        "ids": [new_id() for _ in events],
+        "jobs": [event.job_id for event in events],
+        "names": [event.name for event in events],
+        # As text: ints would be sent as int2 or int4, each a statement of its own.
+        "attempts": [None if event.attempt_no is None else str(event.attempt_no) for event in events],
+        "actor_ids": [event.actor.id for event in events],
+        "actor_names": [event.actor.name for event in events],
+        "data": [Jsonb(with_origin(event.data)) for event in events],
+    }
+    deliver_to_handlers(prepared.run(_INSERT, columns))
 
 
 def deliver_to_handlers(events: Sequence[tuple[Any, ...]]) -> None:

@@ -6,18 +6,27 @@ from uuid import UUID
 
 from django.views.decorators.debug import sensitive_variables
 
-from runtime_jobs.models import AiRuntimeJob
+from runtime_jobs import prepared
+from runtime_jobs.models import AiModelCredential
 from runtime_jobs.redaction import MASK, Secret, variants
 from runtime_jobs.services import credentials
+
+_CREDENTIALS = """
+    SELECT j.id, c.id, c.user_id, c.provider, c.base_url, c.ciphertext
+    FROM ai_runtime_job j JOIN ai_model_credential c ON c.id = j.credential_id WHERE j.id = ANY(%(ids)s::uuid[])
+"""
 
 
 @sensitive_variables()
 def secrets_of(job_ids: Collection[UUID]) -> dict[UUID, tuple[Secret, ...]]:
     """The key of each of these jobs."""
-    jobs = AiRuntimeJob.objects.select_related("credential").only(
-        "id", "credential__ciphertext", "credential__user", "credential__provider", "credential__base_url"
-    )
-    return {job.pk: credentials.known_secrets(job.credential) for job in jobs.filter(pk__in=job_ids)}
+    found, opened = {}, dict[UUID, tuple[Secret, ...]]()
+    for job_id, credential_id, user_id, provider, base_url, ciphertext in prepared.run(_CREDENTIALS, {"ids": list(job_ids)}):
+        if credential_id not in opened:
+            sealed = AiModelCredential(id=credential_id, user_id=user_id, provider=provider, base_url=base_url, ciphertext=ciphertext)
+            opened[credential_id] = credentials.known_secrets(sealed)
+        found[job_id] = opened[credential_id]
+    return found
 
 
 def masked(text: str, secrets: Collection[Secret]) -> str:

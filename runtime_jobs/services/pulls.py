@@ -1,20 +1,20 @@
 """How runtimes take jobs: claims that can be repeated when their answer was lost on the way."""
 
+import json
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import F, QuerySet
-from django.db.models.functions import Now
 
+from runtime_jobs import prepared
 from runtime_jobs.errors import JobAlreadyFinished, JobCancelled, JobNotFound, NotLockable
 from runtime_jobs.models import AiJobAttempt, AiRuntimeJob
 from runtime_jobs.services import claims
 from runtime_jobs.services.claims import Claim
 from runtime_jobs.services.tokens import derived_again
-from runtime_jobs.states import LEASED, TERMINAL, JobStatus, Lane
+from runtime_jobs.states import TERMINAL, JobStatus, Lane
 
 
 def pull(
@@ -79,14 +79,43 @@ def must_exist(job_id: UUID, job_types: Collection[str]) -> None:
         raise JobNotFound(f"There is no job {job_id}.")
 
 
-def described(job_ids: Collection[UUID]) -> dict[UUID, Any]:
-    """What an offer or a lease tells of these jobs, with the database's time as `clock`."""
-    rows: QuerySet[AiRuntimeJob] = AiRuntimeJob.objects.only(
-        "id", "job_type", "target_type", "target_id", "priority", "attempt_no", "input_schema_version", "output_schema_version",
-        "prompt_version", "model_provider", "model_name", "api_key_mode", "timeout_seconds", "snapshot", "traceparent", "created_at",
-        "checkpoint",
-    )  # fmt: skip
-    return {row.pk: row for row in rows.filter(pk__in=job_ids).annotate(clock=Now())}
+class Described(NamedTuple):
+    """What an offer or a lease tells of a job."""
+
+    id: UUID
+    job_type: str
+    target_type: str
+    target_id: str
+    priority: int
+    attempt_no: int
+    input_schema_version: str
+    output_schema_version: str
+    prompt_version: str
+    model_provider: str
+    model_name: str
+    api_key_mode: str
+    timeout_seconds: int
+    snapshot_id: UUID
+    traceparent: str
+    created_at: datetime
+    checkpoint: Any
+    clock: datetime  # the database's
+
+
+_DESCRIBED = """
+    SELECT id, job_type, target_type, target_id, priority, attempt_no, input_schema_version, output_schema_version, prompt_version,
+           model_provider, model_name, api_key_mode, timeout_seconds, snapshot_id, traceparent, created_at, checkpoint::text,
+           statement_timestamp()
+    FROM ai_runtime_job WHERE id = ANY(%(ids)s::uuid[])
+"""
+
+
+def described(job_ids: Collection[UUID]) -> dict[UUID, Described]:
+    """By job id. Jobs that there are not are missing."""
+    found = {}
+    for *known, checkpoint, clock in prepared.run(_DESCRIBED, {"ids": list(job_ids)}):
+        found[known[0]] = Described._make([*known, None if checkpoint is None else json.loads(checkpoint), clock])
+    return found
 
 
 def server_time() -> datetime:
@@ -97,27 +126,28 @@ def server_time() -> datetime:
     return row[0]  # type: ignore[no-any-return]
 
 
+_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended('pull:' || %(request)s, 0))"
+
+
 def _one_at_a_time(service_token_id: UUID, worker: str, request_id: UUID) -> None:
     """A request and its repeat, both on their way: the second must see what the first took. The lock ends with the transaction."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended('pull:' || %s || ':' || %s || ':' || %s, 0))",
-            [str(service_token_id), worker, str(request_id)],
-        )
+    prepared.run(_ONE_AT_A_TIME, {"request": f"{service_token_id}:{worker}:{request_id}"})
 
 
-def _given_before(service_token_id: UUID, worker: str, request_id: UUID, **only: Any) -> list[Claim]:
-    attempts = AiJobAttempt.objects.select_related("job").filter(
-        service_token_id=service_token_id,
-        worker=worker,
-        request_id=request_id,
-        job__lock_token=F("lock_token"),
-        job__status__in=LEASED,
-        **only,
-    )
+_GIVEN_BEFORE = """
+    SELECT j.id, a.attempt_no, a.token_nonce, a.lock_token, j.job_type, j.locked_at, j.lock_until, j.timeout_seconds
+    FROM ai_job_attempt a JOIN ai_runtime_job j ON j.id = a.job_id AND j.lock_token = a.lock_token
+    WHERE a.service_token_id = %(service_token)s AND a.worker = %(worker)s AND a.request_id = %(request_id)s
+      AND j.status IN ('cancel_requested', 'running')
+    ORDER BY a.id
+"""
+
+
+def _given_before(service_token_id: UUID, worker: str, request_id: UUID, job_id: UUID | None = None) -> list[Claim]:
+    rows = prepared.run(_GIVEN_BEFORE, {"service_token": service_token_id, "worker": worker, "request_id": request_id})
     found = []
-    for attempt in attempts.order_by("id"):
-        job, token = attempt.job, derived_again(attempt.token_nonce, attempt.lock_token)
-        if token is not None and job.locked_at is not None and job.lock_until is not None:
-            found.append(Claim(job.pk, attempt.attempt_no, token, worker, job.job_type, job.locked_at, job.lock_until, job.timeout_seconds))
+    for held, attempt_no, nonce, lock_token, *rest in rows:
+        token = derived_again(nonce, lock_token)
+        if token is not None and job_id in (None, held):
+            found.append(Claim(held, attempt_no, token, worker, *rest))
     return found

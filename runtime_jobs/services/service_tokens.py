@@ -2,20 +2,21 @@
 
 import hashlib
 import hmac
+import json
 import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 from uuid import UUID
 
-from django.db.models import BooleanField, ExpressionWrapper, Q
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.views.decorators.debug import sensitive_variables
 
-from runtime_jobs import registry
+from runtime_jobs import prepared, registry
 from runtime_jobs.errors import InvalidRequest, ServiceError
 from runtime_jobs.models import RuntimeServiceToken
 from runtime_jobs.models.base import new_id
@@ -137,19 +138,19 @@ def authenticate(presented: str) -> tuple[ServiceToken, datetime]:
     Raises TokenInvalid; TokenRevoked and TokenExpired only when the secret is right. Its use is noted at most once a minute.
     """
     match = _FORM.fullmatch(presented)
-    row = _find(key_id=match[1]) if match else None
+    row = _find(match[1]) if match else None
     known = row.secret_hash if row else _NOBODY
     if not hmac.compare_digest(_hash(match[2] if match else ""), known) or row is None or match is None:
         raise TokenInvalid("The service token is not valid.")
     _refuse_ended(row)
     if row.unseen:
-        RuntimeServiceToken.objects.filter(Q(last_used_at=None) | Q(last_used_at__lt=Now() - _ONE_MINUTE), pk=row.pk).update(
+        RuntimeServiceToken.objects.filter(Q(last_used_at=None) | Q(last_used_at__lt=Now() - _ONE_MINUTE), pk=row.id).update(
             last_used_at=Now()
         )
     return (
         ServiceToken(
-            id=row.pk,
-            key_id=row.key_id,
+            id=row.id,
+            key_id=match[1],
             name=row.name,
             scopes=frozenset(row.scopes),
             job_types=frozenset(row.job_types),
@@ -161,27 +162,44 @@ def authenticate(presented: str) -> tuple[ServiceToken, datetime]:
 
 def still_valid(token: ServiceToken) -> None:
     """A caller that has waited is looked at once more before it gets anything. Raises TokenExpired, TokenRevoked, TokenInvalid."""
-    row = _find(pk=token.id)
+    row = _find(token.key_id)
     if row is None:
         raise TokenInvalid("The service token is not valid.")
     _refuse_ended(row)
 
 
-def _find(**by: Any) -> Any:
-    """The row with what the database's clock says about it."""
-    return (
-        RuntimeServiceToken.objects.filter(**by)
-        .annotate(
-            clock=Now(),
-            expired=ExpressionWrapper(Q(expires_at__lte=Now()), BooleanField()),
-            unseen=ExpressionWrapper(Q(last_used_at=None) | Q(last_used_at__lt=Now() - _ONE_MINUTE), BooleanField()),
-        )
-        .first()
-    )
+# Every request of a runtime begins with it. What the database's clock says about the token comes with it.
+_BY_KEY_ID = """
+    SELECT id, name, secret_hash, scopes::text, job_types::text, instance_pattern, revoked_at IS NOT NULL,
+           expires_at <= statement_timestamp(),
+           last_used_at IS NULL OR last_used_at < statement_timestamp() - make_interval(secs => 60), statement_timestamp()
+    FROM runtime_service_token WHERE key_id = %(key_id)s
+"""
 
 
-def _refuse_ended(row: Any) -> None:
-    if row.revoked_at is not None:
+class _Row(NamedTuple):
+    id: UUID
+    name: str
+    secret_hash: str
+    scopes: list[str]
+    job_types: list[str]
+    instance_pattern: str
+    revoked: bool
+    expired: bool
+    unseen: bool
+    clock: datetime
+
+
+def _find(key_id: str) -> _Row | None:
+    rows = prepared.run(_BY_KEY_ID, {"key_id": key_id})
+    if not rows:
+        return None
+    token_id, name, secret_hash, scopes, job_types, *rest = rows[0]
+    return _Row(token_id, name, secret_hash, json.loads(scopes), json.loads(job_types), *rest)
+
+
+def _refuse_ended(row: _Row) -> None:
+    if row.revoked:
         raise TokenRevoked("The service token has been revoked.")
     if row.expired:
         raise TokenExpired("The service token has expired.")

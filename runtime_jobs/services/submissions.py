@@ -61,7 +61,7 @@ def submit_result(fence: Fence, submission: Submission, job_types: Collection[st
     Raises JobNotFound, ResultConflict, LockLost, JobCancelled, JobAlreadyFinished, OutputHashMismatch, DefinitionMissing; nothing has
     changed then. A job whose cancel was requested becomes cancelled, and the settlement says `refused`.
     """
-    attempt = attempt_of(fence, job_types, "job__snapshot", "job__credential")
+    attempt = attempt_of(fence, job_types, "snapshot", "credential")
     secrets = credentials.known_secrets(attempt.job.credential)
     delivery = Delivery(
         raw_output=masked(storable(submission.raw_output), secrets),
@@ -129,7 +129,7 @@ def submit_failure(fence: Fence, failure: Failure, job_types: Collection[str]) -
 
     Raises JobNotFound, LockLost, JobCancelled, JobAlreadyFinished.
     """
-    attempt = attempt_of(fence, job_types, "job__credential")
+    attempt = attempt_of(fence, job_types, "credential")
     message, cut = _cut(redact(storable(failure.message), credentials.known_secrets(attempt.job.credential), limit=MAX_MESSAGE_BYTES * 2))
     code = ErrorCode(known_code(failure.code))
     if code != failure.code:
@@ -148,7 +148,7 @@ def submit_failure(fence: Fence, failure: Failure, job_types: Collection[str]) -
 
 def release(fence: Fence, reason: str, job_types: Collection[str]) -> Settlement:
     """Hand the job back. Raises JobNotFound, LockLost, JobCancelled, JobAlreadyFinished."""
-    attempt = attempt_of(fence, job_types, "job__credential")
+    attempt = attempt_of(fence, job_types, "credential")
     return terminal.release(fence, redact(storable(reason), credentials.known_secrets(attempt.job.credential), limit=200))
 
 

@@ -84,7 +84,7 @@ def _offers(found: Found, lease: float) -> list[dict[str, Any]]:
 
 def _offer(row: Any, claim: Claim | None, lease: float) -> dict[str, Any]:
     return dto.RuntimeJobOfferDto.answer(
-        job_id=row.pk,
+        job_id=row.id,
         job_type=row.job_type,
         target_type=row.target_type,
         target_id=row.target_id,

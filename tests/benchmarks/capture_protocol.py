@@ -27,9 +27,8 @@ def capture_protocol(token: str, file: str) -> dict[str, Any]:
 
     def call(made: Any, lease: dict[str, Any]) -> Any:
         body = made.body(lease)
-        data = {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
-        path = f"/internal/runtime/{made.path(lease)}"
-        answer = client.generic(made.method, path, headers=made.headers(lease), secure=True, **data)
+        path, data = f"/internal/runtime/{made.path(lease)}", "" if body is None else json.dumps(body)
+        answer = client.generic(made.method, path, data, content_type="application/json", secure=True, headers=made.headers(lease))
         if answer.status_code != 200:
             raise RuntimeError(f"{made.name}: {answer.status_code} {answer.content.decode()}")
         return json.loads(answer.content)

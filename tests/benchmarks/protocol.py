@@ -25,6 +25,8 @@ NAME = "protocol"
 RATE = "cycles/s"
 CPU = "CPU ms/call, web"
 THREADS = 16
+# Of pgbench: a claim looks at 8 candidates more than it wants, and a script cannot look again when all of them are locked by others.
+MOST_CLIENTS = 8
 _WARM_UP = 20
 
 
@@ -78,7 +80,7 @@ class PlainRuntime(Runtime):
     def call(self, made: Call, lease: dict[str, Any]) -> bool:
         answer = self._send("POST", f"/{made.name}", {name: lease.get(name) for name in ("jobId", "hash")}, {})
         lease |= {"jobId": answer["jobId"], "hash": answer["hash"]}
-        return answer["jobId"] != "None"
+        return bool(answer["jobId"] != "None")
 
 
 @dataclass(frozen=True)
@@ -102,13 +104,14 @@ def measure(server: Server, size: Size, report: Report) -> None:
             for runtimes in size.protocol_runtimes:
                 for system in SYSTEMS:
                     cycles(server, bench, system, runtimes, size, report)
-                statements_alone(server, bench, runtimes, size, report)
+                if runtimes <= MOST_CLIENTS:
+                    statements_alone(server, bench, runtimes, size, report)
             for system in SYSTEMS:
                 cpu_of_each(server, bench, system, size, report)
     for runtimes in size.protocol_runtimes:
         ours = f"ours, {_count(runtimes)}"
         report.compare(NAME, ours, RATE, f"plain view, {_count(runtimes)}")
-        report.compare(NAME, ours, RATE, f"pgbench, {_count(runtimes)}")
+        report.compare(NAME, ours, RATE, f"pgbench, {_count(max(n for n in size.protocol_runtimes if n <= MOST_CLIENTS))}")
     for made in CYCLE:
         report.compare(NAME, f"ours, {made.name}", CPU, f"plain view, {made.name}")
 

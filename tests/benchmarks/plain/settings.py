@@ -2,7 +2,7 @@
 
 from config.settings import *  # noqa: F403
 
-MIDDLEWARE: list[str] = []
+MIDDLEWARE = []
 ROOT_URLCONF = "tests.benchmarks.plain.urls"
 # As runtime_jobs/prepared.py asks for on each connection.
 DATABASES["default"]["OPTIONS"]["options"] = "-c plan_cache_mode=force_generic_plan"  # noqa: F405

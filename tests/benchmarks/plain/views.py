@@ -53,13 +53,13 @@ def _compile(value: Any) -> Made | None:
 
 
 def _compile_text(text: str) -> Made | None:
-    pieces = _KNOWN.split(text)
+    pieces: list[str] = _KNOWN.split(text)
     if len(pieces) == 1:
         return None
 
     def made(values: Values) -> str:
-        texts = {str(JOB_ID): str(values["job_id"]), HASH: values["hash"]}
-        return "".join(texts.get(piece, piece) for piece in pieces)
+        texts: dict[str, str] = {str(JOB_ID): str(values["job_id"]), HASH: values["hash"]}
+        return "".join(texts.get(piece, piece) for piece in pieces if piece)
 
     return made
 
