@@ -147,11 +147,14 @@ def serving(server: Server, bench: Bench, system: System) -> Iterator[tuple[Runn
             except OSError:
                 return False
 
-        wait_until(answers, 60, f"{system.subject}: the web server answers", [web])
-        with closing(system.runtime(port, bench.token, "warm-up")) as runtime:
-            for _ in range(_WARM_UP):
-                run_cycle(runtime)
-        yield web, database, port
+        try:
+            wait_until(answers, 60, f"{system.subject}: the web server answers", [web])
+            with closing(system.runtime(port, bench.token, "warm-up")) as runtime:
+                for _ in range(_WARM_UP):
+                    run_cycle(runtime)
+            yield web, database, port
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}\n{web.output()[-4_000:]}") from None
 
 
 def run_cycle(runtime: Runtime) -> bool:
@@ -163,7 +166,7 @@ def cycles(server: Server, bench: Bench, system: System, runtimes: int, size: Si
     """As many cycles as so many runtimes get done."""
     done: list[int] = []
     with serving(server, bench, system) as (web, database, port), server.connect(database) as connection:
-        before = OURS.count_done(connection, size.protocol_jobs)[1]
+        before = OURS.count_done(connection)[1]
         ends = time.monotonic() + size.protocol_seconds
 
         def work(number: int) -> None:
@@ -177,7 +180,7 @@ def cycles(server: Server, bench: Bench, system: System, runtimes: int, size: Si
         _together(work, runtimes)
         seconds = time.monotonic() - started
         web.check()
-        after = OURS.count_done(connection, size.protocol_jobs)[1]
+        after = OURS.count_done(connection)[1]
     if after - before != sum(done) or len(done) != runtimes:
         raise RuntimeError(
             f"{system.subject}: {sum(done)} cycles of {len(done)} runtimes ended {after - before} jobs:\n{web.output()[-2_000:]}"
@@ -191,7 +194,7 @@ def statements_alone(server: Server, bench: Bench, runtimes: int, size: Size, re
     options = ("-n", "-D", "new=1", "-c", str(runtimes), "-j", str(min(runtimes, WORKERS)), "-T", str(max(1, round(size.protocol_seconds))))
     said = server.pgbench(database, *options, "-f", str(bench.script))
     with server.connect(database) as connection:
-        done = OURS.count_done(connection, size.protocol_jobs)[1]
+        done = OURS.count_done(connection)[1]
     # A claim that came back empty among so many is no cycle.
     turns = int(re.search(r"actually processed: (\d+)", said)[1])  # type: ignore[index]
     if done < 0.9 * turns:

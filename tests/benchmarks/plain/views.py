@@ -23,7 +23,7 @@ from runtime_jobs.models.base import new_id
 with open(os.environ["BENCH_SAID"], "rb") as opened:
     RECORDED: dict[str, Any] = pickle.load(opened)  # noqa: S301 - our own file
 JOB_ID, HASH = RECORDED["job_id"], RECORDED["hash"]
-_KNOWN = re.compile(f"({JOB_ID}|{HASH})")
+_KNOWN = re.compile(f"({HASH}|[0-9a-f]{{8}}-[0-9a-f]{{4}}-7[0-9a-f]{{3}}-[89ab][0-9a-f]{{3}}-[0-9a-f]{{12}})")
 
 Values = dict[Any, Any]
 Made = Callable[[Values], Any]
@@ -53,15 +53,14 @@ def _compile(value: Any) -> Made | None:
 
 
 def _compile_text(text: str) -> Made | None:
-    pieces: list[str] = _KNOWN.split(text)
-    if len(pieces) == 1:
+    pieces = [(piece, (lambda values: values["hash"]) if piece == HASH else _compile_id(piece)) for piece in _KNOWN.split(text)]
+    if not any(made for _, made in pieces):
         return None
+    return lambda values: "".join(piece if made is None else str(made(values)) for piece, made in pieces)
 
-    def made(values: Values) -> str:
-        texts: dict[str, str] = {str(JOB_ID): str(values["job_id"]), HASH: values["hash"]}
-        return "".join(texts.get(piece, piece) for piece in pieces if piece)
 
-    return made
+def _compile_id(text: str) -> Made | None:
+    return _compile(UUID(text)) if _KNOWN.fullmatch(text) else None
 
 
 def _is_new(value: UUID) -> bool:
@@ -88,17 +87,24 @@ def replay(name: str) -> Callable[[HttpRequest], JsonResponse]:
             else:
                 rows = _execute(query, params if made is None else made(values), prepared)
                 if is_poll and values["job_id"] is None and "SKIP LOCKED" in query and rows:
-                    values["job_id"] = next(value for value in rows[0] if isinstance(value, UUID))
+                    values["job_id"] = rows[0].get("job_id")
         return JsonResponse({**answer, "jobId": str(values["job_id"]), "hash": values["hash"]})
 
     return view
 
 
-def _execute(query: str, params: Any, prepared: bool) -> list[tuple[Any, ...]]:
+def _execute(query: str, params: Any, prepared: bool) -> list[dict[str, Any]]:
     if prepared:
         with psycopg.Cursor(connection.connection) as cursor:
             cursor.execute(query, params, prepare=True)
-            return cursor.fetchall() if cursor.description else []
+            return _rows(cursor)
     with connection.cursor() as wrapper:
         wrapper.execute(query, params)
-        return wrapper.fetchall() if wrapper.description else []
+        return _rows(wrapper)
+
+
+def _rows(cursor: Any) -> list[dict[str, Any]]:
+    if not cursor.description:
+        return []
+    names = [column.name for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
