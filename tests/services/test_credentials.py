@@ -17,7 +17,8 @@ pytestmark = pytest.mark.django_db
 
 
 def opened(credential, mode=ApiKeyMode.PLATFORM, user_id=1):
-    return credentials.resolve(credential.pk, mode=mode, user_id=user_id, model="m")
+    credential.refresh_from_db()
+    return credentials.open_sealed(credential, mode=mode, user_id=user_id, model="m")
 
 
 def assert_unavailable(credential, **who):
