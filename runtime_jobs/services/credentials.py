@@ -147,6 +147,23 @@ def choose(*, mode: ApiKeyMode, user_id: int, provider: str, credential: AiModel
     return found
 
 
+_ONE = """
+    SELECT id, user_id, provider, base_url, ciphertext, revoked_at FROM ai_model_credential WHERE id = %(id)s
+"""
+
+
+@sensitive_variables()
+def resolve(credential_id: UUID, *, mode: str, user_id: int, model: str) -> ProviderTarget:
+    """The key and address for a call, read anew so that a revocation counts at once. Raises as `open_sealed`."""
+    rows = prepared.run(_ONE, {"id": credential_id})
+    if not rows:
+        raise AttemptError(ErrorCode.CREDENTIAL_UNAVAILABLE, "the credential is gone")
+    pk, owner, provider, base_url, ciphertext, revoked_at = rows[0]
+    credential = AiModelCredential(id=pk, user_id=owner, provider=provider, base_url=base_url, ciphertext=ciphertext, revoked_at=revoked_at)
+    note_use(credential)
+    return open_sealed(credential, mode=mode, user_id=user_id, model=model)
+
+
 _NOTE_USE = """
     UPDATE ai_model_credential SET last_used_at = statement_timestamp()
     WHERE id = %(id)s AND (last_used_at IS NULL OR last_used_at < statement_timestamp() - make_interval(secs => 60))

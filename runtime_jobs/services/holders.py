@@ -158,7 +158,7 @@ def resolve_key(fence: Fence, job_types: Collection[str]) -> Key:
 
     Raises as `snapshot`, JobCancelled also when a cancel is only requested, and CredentialUnavailable.
     """
-    attempt = attempt_of(fence, job_types, "credential")
+    attempt = attempt_of(fence, job_types)
     job = attempt.job
     with transaction.atomic():
         # Locked, so that a cancel comes before this look or after it.
@@ -167,8 +167,7 @@ def resolve_key(fence: Fence, job_types: Collection[str]) -> Key:
         if job.status == JobStatus.CANCEL_REQUESTED:
             raise JobCancelled("A cancel of the job was requested: no model call is wanted.", status=str(job.status))
         try:
-            credentials.note_use(job.credential)
-            target = credentials.open_sealed(job.credential, mode=job.api_key_mode, user_id=job.user_id, model=job.model_name)
+            target = credentials.resolve(job.credential_id, mode=job.api_key_mode, user_id=job.user_id, model=job.model_name)
         except AttemptError:
             raise CredentialUnavailable("The key for the model call is missing, revoked or unreadable.") from None
         record([NewEvent(job.pk, "credential.resolved", job.attempt_no, Actor("", fence.worker), {"credential": str(job.credential_id)})])

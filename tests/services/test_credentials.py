@@ -17,8 +17,7 @@ pytestmark = pytest.mark.django_db
 
 
 def opened(credential, mode=ApiKeyMode.PLATFORM, user_id=1):
-    credential.refresh_from_db()
-    return credentials.open_sealed(credential, mode=mode, user_id=user_id, model="m")
+    return credentials.resolve(credential.pk, mode=mode, user_id=user_id, model="m")
 
 
 def assert_unavailable(credential, **who):
