@@ -25,8 +25,7 @@ Usage: extract_facts BASE_URL [--name value …]
   --lease SECONDS     the lease to ask for                               (default: the server's)
   --drain SECONDS     what running jobs get at a stop                    (default: 0)
   --wait SECONDS      how long a poll waits                              (default: 5)
-  --claim auto|offer  lock with the poll, or by a call of its own        (default: auto)
-  --burn SECONDS      burn all processors before each model call         (default: 0)";
+  --claim auto|offer  lock with the poll, or by a call of its own        (default: auto)";
 
 const INSTRUCTION: &str = "You extract facts from numbered paragraphs. Answer with one JSON object: \
     {\"summary\": \"...\", \"facts\": [{\"text\": \"...\", \"paragraph\": \"the id of its paragraph\"}]}.";
@@ -46,10 +45,10 @@ struct Paragraph {
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let mut arguments = std::env::args().skip(1);
-    let base_url = arguments.next().filter(|first| !first.starts_with('-')).ok_or(USAGE)?;
-    let (mut options, mut burn) = (Vec::new(), 0.0);
+    let base_url = arguments.next().filter(|first| !first.starts_with('-')).unwrap_or_else(|| usage());
+    let mut options = Vec::new();
     while let Some(name) = arguments.next() {
-        options.push((name, arguments.next().ok_or(USAGE)?));
+        options.push((name, arguments.next().unwrap_or_else(|| usage())));
     }
     let token = match options.iter().find(|(name, _)| name == "--token-file") {
         Some((_, file)) => TokenSource::from_file(file)?,
@@ -67,20 +66,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
             "--drain" => worker.drain(Duration::try_from_secs_f64(value.parse()?)?),
             "--wait" => worker.wait(Duration::try_from_secs_f64(value.parse()?)?),
             "--claim" => worker.claim(if value == "offer" { Claim::OfferThenLock } else { Claim::AutoLock }),
-            "--burn" => {
-                burn = value.parse()?;
-                worker
-            }
-            _ => return Err(USAGE.into()),
+            _ => usage(),
         };
     }
-    worker.build()?.run_until_signal(move |job| extract_facts(job, burn)).await?;
+    worker.build()?.run_until_signal(extract_facts).await?;
     Ok(())
 }
 
-async fn extract_facts(job: Job, burn: f64) -> Result<Output, Failure> {
+#[allow(clippy::print_stderr)]
+fn usage() -> ! {
+    eprintln!("{USAGE}");
+    std::process::exit(2)
+}
+
+async fn extract_facts(job: Job) -> Result<Output, Failure> {
     let input: Input = job.payload()?;
-    burn_processors(&job, Duration::try_from_secs_f64(burn)?).await;
     job.progress(10, "asking the model");
     let key = job.credential().await?;
     let started = Instant::now();
@@ -126,19 +126,4 @@ async fn call_model(job: &Job, key: &RuntimeResolveCredentialResponseDto, input:
         return Err(Failure::from_provider_status(response.status().as_u16(), wait.map(Duration::from_secs)));
     }
     response.json().await.map_err(|error| Failure::from_provider_error(&error))
-}
-
-/// Shows that heartbeats do not mind: a thread for each processor and this very task spin, without a single `.await`.
-async fn burn_processors(job: &Job, time: Duration) {
-    let until = Instant::now() + time;
-    let burners = std::thread::available_parallelism().map_or(2, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..burners {
-            scope.spawn(|| {
-                while Instant::now() < until && !job.is_aborted() {
-                    std::hint::spin_loop();
-                }
-            });
-        }
-    });
 }

@@ -85,7 +85,7 @@ async fn s05_a_takeover_that_a_heartbeat_tells_of_aborts_the_handler_and_nothing
 async fn s14_a_poll_whose_answer_was_lost_is_repeated_and_its_job_runs_once() {
     let server = Server::start(2.0);
     let offer = server.offer(server.add_job(), true);
-    let same = json!({"jobs": [offer], "serverTime": "2026-11-29T12:00:00.000Z", "pollAfterSeconds": 0.0, "directive": "continue"});
+    let same = json!({"jobs": [offer, offer], "serverTime": "2026-11-29T12:00:00.000Z", "pollAfterSeconds": 0.0, "directive": "continue"});
     let mut polls = 0;
     server.script(move |call| {
         if call.verb() != "poll" {
@@ -94,14 +94,14 @@ async fn s14_a_poll_whose_answer_was_lost_is_repeated_and_its_job_runs_once() {
         polls += 1;
         match polls {
             1 => Some(Reply::Cut),
-            // The same lease, and once more under the next poll.
-            2 | 3 => Some(Reply::Json(200, same.clone())),
+            // The same lease, and again under each poll that follows while it runs.
+            2..=4 => Some(Reply::Json(200, same.clone())),
             _ => Some(Reply::Silence),
         }
     });
     let started = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&started);
-    let running = Running::start(worker(&server).slots(4).wait(Duration::ZERO), move |_: Job| {
+    let running = Running::start(worker(&server).slots(2).wait(Duration::ZERO), move |_: Job| {
         counted.fetch_add(1, Ordering::SeqCst);
         async {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -112,7 +112,7 @@ async fn s14_a_poll_whose_answer_was_lost_is_repeated_and_its_job_runs_once() {
     let ids: Vec<_> = server.calls("poll").iter().map(|call| call.body["requestId"].clone()).collect();
     assert_eq!(ids[0], ids[1]);
     assert_ne!(ids[1], ids[2]);
-    assert_eq!(started.load(Ordering::SeqCst), 1);
+    assert_eq!((started.load(Ordering::SeqCst), server.count("release")), (1, 0));
     drop(running);
 }
 

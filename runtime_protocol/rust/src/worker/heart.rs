@@ -26,6 +26,10 @@ const SHORTEST_PACE: Duration = Duration::from_millis(50);
 
 type Key = (Uuid, u64);
 
+fn key(attempt: &Attempt) -> Key {
+    (attempt.job_id(), attempt.lease.attempt_no)
+}
+
 /// The attempts that are held, and whether the server wants no more.
 #[derive(Debug)]
 pub(crate) struct Heart {
@@ -49,21 +53,19 @@ impl Heart {
         })
     }
 
-    /// Begin to beat for it; false when it is held already (a repeated answer).
-    pub(crate) fn add(&self, attempt: &Arc<Attempt>) -> bool {
-        let key = (attempt.job_id(), attempt.lease.attempt_no);
-        let mut attempts = self.attempts();
-        if attempts.contains_key(&key) {
-            return false;
-        }
-        attempts.insert(key, Arc::clone(attempt));
-        drop(attempts);
+    /// Whether this very attempt is held already.
+    pub(crate) fn holds(&self, attempt: &Attempt) -> bool {
+        self.attempts().contains_key(&key(attempt))
+    }
+
+    /// Begin to beat for it.
+    pub(crate) fn add(&self, attempt: &Arc<Attempt>) {
+        self.attempts().insert(key(attempt), Arc::clone(attempt));
         self.wake();
-        true
     }
 
     pub(crate) fn remove(&self, attempt: &Attempt) {
-        self.attempts().remove(&(attempt.job_id(), attempt.lease.attempt_no));
+        self.attempts().remove(&key(attempt));
     }
 
     pub(crate) fn held(&self) -> Vec<Arc<Attempt>> {

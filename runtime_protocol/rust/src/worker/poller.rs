@@ -69,18 +69,16 @@ async fn round<H: Handler>(shared: &Arc<Shared>, handler: &Arc<H>, mut slots: Ve
         };
         let Some((lease, since)) = taken else { continue };
         let attempt = Arc::new(Attempt::new(offer, lease, &shared.instance, since));
-        if shared.is_stopping() {
-            hand_back(shared, &attempt).await;
-            continue;
+        if shared.heart.holds(&attempt) {
+            continue; // a repeated answer: it runs already
         }
-        let Some(slot) = slots.pop() else {
-            // More than was asked for.
+        // None: more than was asked for.
+        let slot = slots.pop().filter(|_| !shared.is_stopping());
+        let Some(slot) = slot else {
             hand_back(shared, &attempt).await;
             continue;
         };
-        if !shared.heart.add(&attempt) {
-            continue; // a repeated answer: it runs already
-        }
+        shared.heart.add(&attempt);
         tracing::info!(job = %attempt.job_id(), attempt = attempt.lease.attempt_no, "begins");
         shared.spawn(execute(Arc::clone(shared), Arc::clone(handler), attempt, slot));
     }
