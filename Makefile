@@ -68,7 +68,7 @@ messages: install
 
 # Pictures of the back office, on a system of its own with something to show: into .data/screenshots, the best for README.
 screenshots: install
-	$(BIN)/python -m tests.browser.screenshots
+	$(BIN)/python -m pytest --quiet --capture=no tests/browser/screenshots.py
 
 clean:
 	rm -rf $(VENV) .data staticfiles *.egg-info

@@ -1,10 +1,11 @@
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
+from django.utils.translation import gettext_lazy as _
 
 
 class RuntimeJobsConfig(AppConfig):
     name = "runtime_jobs"
-    verbose_name = "AI jobs"
+    verbose_name = _("AI jobs")
 
     def ready(self) -> None:
         from runtime_jobs import checks, registry  # noqa: F401 - importing the checks registers them

@@ -22,6 +22,7 @@ from runtime_jobs.states import JobStatus
 
 SECONDS = 10  # between two refreshes
 _STALE_SECONDS = 600
+_REASONS = 8  # why jobs failed: the most frequent
 Link = Callable[..., str]
 
 
@@ -64,7 +65,7 @@ def context(request: HttpRequest) -> dict[str, Any]:
         "models": [_model(provider, model, sums, figures, link) for (provider, model), sums in figures.models],
         "errors": [
             (code, vocabulary.public_error(code), numbers.whole(count), _ended(link, figures, error_code=code))
-            for code, count in figures.errors
+            for code, count in figures.errors[:_REASONS]
         ],
         "failures": [(job, link("airuntimejob", job.pk), _ago(now.at, job.finished_at)) for job in now.failures],
         "counted_at": figures.counted_at,

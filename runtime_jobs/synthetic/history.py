@@ -83,7 +83,8 @@ _ATTEMPTS = """
            CASE WHEN a.n < j.attempt_no OR j.status <> 'running' THEN j.started_at + a.n * interval '10 ms' END,
            CASE WHEN a.n < j.attempt_no OR j.status = 'retrying' THEN 'failed' WHEN j.status = 'running' THEN '' ELSE j.status END,
            CASE WHEN a.n < j.attempt_no THEN 'provider_unavailable' ELSE j.error_code END, '', ''
-    FROM ai_runtime_job j CROSS JOIN LATERAL generate_series(1, j.attempt_no) AS a(n) WHERE j.id >= %(first)s
+    FROM ai_runtime_job j CROSS JOIN LATERAL generate_series(1, j.attempt_no) AS a(n)
+    WHERE j.id >= %(first)s AND NOT EXISTS (SELECT FROM ai_job_attempt real WHERE real.job_id = j.id)
 """
 _CALLS = """
     INSERT INTO ai_usage_log (id, job_id, user_id, attempt_no, call_no, invocation_id, credential_mode, provider, base_url_host,
@@ -96,7 +97,8 @@ _CALLS = """
            CASE WHEN a.n < j.attempt_no THEN 'provider_unavailable' ELSE j.error_code END, '', '', '',
            CASE WHEN a.n = j.attempt_no THEN 500 END, CASE WHEN a.n = j.attempt_no THEN 200 END,
            CASE WHEN a.n = j.attempt_no THEN 0.0031 END, '{}', '[]', 900, j.started_at, j.started_at + interval '9 ms'
-    FROM ai_runtime_job j CROSS JOIN LATERAL generate_series(1, j.attempt_no) AS a(n) WHERE j.id >= %(first)s
+    FROM ai_runtime_job j CROSS JOIN LATERAL generate_series(1, j.attempt_no) AS a(n)
+    WHERE j.id >= %(first)s AND NOT EXISTS (SELECT FROM ai_usage_log real WHERE real.job_id = j.id)
 """
 _NEWEST = f"(SELECT * FROM ai_runtime_job WHERE id >= %(first)s ORDER BY id DESC LIMIT {_WITH_DETAILS})"  # noqa: S608 - our own constants
 _RESULTS = f"""
@@ -104,20 +106,23 @@ _RESULTS = f"""
                                    raw_output, validated_output, schema_version, validation_errors, repairs)
     SELECT gen_random_uuid(), j.id, j.user_id, 'many', 'succeeded', j.attempt_no, j.id::text, md5(j.id::text) || md5(j.id::text), '{{}}',
            '{{"summary": "A river.", "facts": [{{"text": "The Danube is long.", "paragraph": "p1"}}]}}', '1', '[]', '[]'
-    FROM {_NEWEST} j WHERE j.status = 'succeeded'
+    FROM {_NEWEST} j
+    WHERE j.status = 'succeeded' AND NOT EXISTS (SELECT FROM ai_runtime_result real WHERE real.job_id = j.id)
 """  # noqa: S608 - put together from our own constants
 _EVENTS = f"""
     INSERT INTO ai_job_event (id, job_id, seq, name, attempt_no, actor_id, actor_name, data, created_at)
     SELECT gen_random_uuid(), j.id, e.seq, e.name, e.attempt, '', 'system', '{{}}', j.created_at + e.seq * interval '1 ms'
     FROM {_NEWEST} j CROSS JOIN LATERAL (
         VALUES (1, 'job.created', NULL), (2, 'job.claimed', 1), (3, 'job.' || j.status, j.attempt_no)) AS e(seq, name, attempt)
-    WHERE e.seq = 1 OR j.attempt_no > 0 AND (e.seq = 2 OR j.finished_at IS NOT NULL)
+    WHERE (e.seq = 1 OR j.attempt_no > 0 AND (e.seq = 2 OR j.finished_at IS NOT NULL))
+          AND NOT EXISTS (SELECT FROM ai_job_event real WHERE real.job_id = j.id)
 """  # noqa: S608 - put together from our own constants
 _DELIVERIES = """
     INSERT INTO ai_event_delivery (id, event_id, handler, job_id, seq, tries, next_try_at, delivered_at, parked_at, last_error)
     SELECT gen_random_uuid(), e.id, 'many.handler', e.job_id, e.seq, 1, e.created_at,
            CASE WHEN e.seq < 3 THEN e.created_at END, CASE WHEN e.seq = 3 THEN e.created_at END, ''
     FROM (SELECT * FROM ai_job_event WHERE name IN ('job.claimed', 'job.failed') AND job_id >= %(first)s) e
+    WHERE NOT EXISTS (SELECT FROM ai_event_delivery real WHERE real.event_id = e.id)
 """
 _SNAPSHOT = f"""
     INSERT INTO ai_job_snapshot (id, input_schema_version, payload, content_hash, size_bytes)
@@ -132,7 +137,8 @@ _TABLES = ("ai_runtime_job", "ai_job_attempt", "ai_usage_log", "ai_runtime_resul
 def make_history(*, jobs: int, days: float = 30, say: Callable[[str], None] = lambda _line: None) -> None:
     """Insert `jobs` jobs that were created evenly over the last `days`, with their attempts and calls.
 
-    One transaction, then VACUUM ANALYZE. Triggers and foreign keys are not asked, so it needs the database's superuser.
+    What is there already stays as it is. One transaction, then VACUUM ANALYZE. Triggers and foreign keys are not asked, so it needs the
+    database's superuser.
     """
     parameters = _parameters(jobs, days)
     with transaction.atomic(), connection.cursor() as cursor:

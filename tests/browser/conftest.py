@@ -59,6 +59,7 @@ class Site:
     url: str
     root: Any
     provider: ProviderSimulator
+    engine: Engine
 
     def create(self, text: str, job_type: str = "synthetic.extract_facts", **more: Any) -> AiRuntimeJob:
         """A job on this text, in which the provider finds what it is to do."""
@@ -77,7 +78,7 @@ def site(chromium: Browser, django_db_blocker: Any) -> Iterator[Site]:
         web = engine = None
         try:
             web, engine = WebServer(threads=8), Engine()
-            yield Site(f"http://127.0.0.1:{web.port}", root, simulator)
+            yield Site(f"http://127.0.0.1:{web.port}", root, simulator, engine)
         finally:
             if engine is not None:
                 engine.end()

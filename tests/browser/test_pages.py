@@ -105,6 +105,13 @@ WIDEST = """
 """
 
 
+def test_the_columns_of_the_job_list_fit_a_usual_screen(site, person, pages):
+    me = person()
+    me.log_in()
+    me.go(JOBS)
+    assert me.page.evaluate("(() => { const one = document.querySelector('.results'); return one.scrollWidth - one.clientWidth; })()") <= 0
+
+
 def test_the_help_and_an_open_chart_table_are_accessible_too(site, person, pages):
     me = person()
     me.log_in()
