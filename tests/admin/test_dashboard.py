@@ -6,6 +6,7 @@ from html import unescape
 
 import psycopg
 import pytest
+from django.core.cache import cache
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -24,6 +25,13 @@ pytestmark = pytest.mark.django_db
 
 DASHBOARD = "/admin/"
 MOST_QUERIES, MOST_BUFFERS = 15, 5_000
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_shared(monkeypatch):
+    """Each look is a new one, unless a test says otherwise."""
+    cache.clear()
+    monkeypatch.setattr("runtime_jobs.admin.dashboard.SHARED_SECONDS", 0)
 
 
 @pytest.fixture
@@ -208,6 +216,18 @@ def test_it_takes_few_queries_and_few_buffers_however_long_the_queues_and_the_hi
         if query["sql"].lstrip().upper().startswith(("SELECT", "WITH")):
             assert buffers_of(query["sql"]) <= MOST_BUFFERS, query["sql"]
             assert 'COUNT(*) FROM "ai_runtime_job"' not in query["sql"].upper()
+
+
+def test_05_twenty_open_tabs_count_once_in_an_interval(client, root, monkeypatch):
+    """scenario 5 of admin.md, for the dashboard"""
+    monkeypatch.setattr("runtime_jobs.admin.dashboard.SHARED_SECONDS", 60)
+    with CaptureQueriesContext(connection) as one:
+        client.get(DASHBOARD)
+    with CaptureQueriesContext(connection) as twenty:
+        for _ in range(20):
+            client.get(DASHBOARD)
+    assert any("ai_runtime_job" in query["sql"] for query in one.captured_queries)
+    assert not any("ai_runtime_job" in query["sql"] for query in twenty.captured_queries)
 
 
 def test_a_count_that_ended_at_its_cap_says_so(client, root, monkeypatch):
