@@ -29,4 +29,5 @@ def run(statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
             cursor.execute("SET plan_cache_mode = force_generic_plan")
             _generic.add(connection.connection)
         cursor.execute(statement, parameters, prepare=True)
-        return cursor.fetchall() if cursor.description else []
+        # Not `description`, which makes an object for each column.
+        return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []

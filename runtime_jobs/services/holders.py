@@ -104,7 +104,7 @@ def attempt_of(fence: Fence, job_types: Collection[str], *also: str) -> Any:
 def _built(model: Any, names: Collection[str], values: Iterator[Any]) -> Any:
     """The row as the ORM would have read it; fields that are not named are deferred."""
     taken = [json.loads(value) if name in _JSON and value is not None else value for name, value in zip(names, values, strict=False)]
-    return model.from_db(connection.alias, list(names), taken)
+    return model.from_db(connection.alias, frozenset(names), taken)
 
 
 def _must_be_live(attempt: Any) -> None:
