@@ -24,7 +24,7 @@ from runtime_jobs.models import AiRuntimeJob
 from runtime_jobs.queries import lists
 from runtime_jobs.services.audit import record_staff, sensitive_viewed
 from runtime_jobs.services.events import Actor
-from runtime_jobs.states import LEASED, JobStatus
+from runtime_jobs.states import LEASED, TERMINAL, JobStatus
 
 EXPORT = "runtime_jobs.export_jobs"
 
@@ -33,7 +33,7 @@ EXPORT = "runtime_jobs.export_jobs"
 class JobAdmin(VerbAdmin):
     verbs = JOB_VERBS
     list_display = (
-        "short_id", "job_type", "state", "error", "target", "user", "in_lane", "provider", "attempts_made", "age", "wait", "run",
+        "short_id", "type_of_job", "state", "error", "target", "user", "in_lane", "provider", "attempts_made", "age", "wait", "run",
     )  # fmt: skip
     sortable_by = ("age",)
     list_filter = JOB_FILTERS
@@ -77,6 +77,10 @@ class JobAdmin(VerbAdmin):
     def short_id(self, job: AiRuntimeJob) -> str:
         return format_html('<code title="{}">{}</code>', job.pk, str(job.pk)[-12:])
 
+    @admin.display(description=gettext_lazy("job type"))
+    def type_of_job(self, job: AiRuntimeJob) -> SafeString:
+        return words.breakable(job.job_type)
+
     @admin.display(description=gettext_lazy("status"))
     def state(self, job: AiRuntimeJob) -> SafeString:
         return chip(job.status)
@@ -85,7 +89,7 @@ class JobAdmin(VerbAdmin):
     def error(self, job: AiRuntimeJob) -> str:
         if not job.error_code:
             return words.NOTHING
-        return format_html('<span title="{}">{}</span>', vocabulary.public_error(job.error_code), job.error_code)
+        return format_html('<span title="{}">{}</span>', vocabulary.public_error(job.error_code), words.breakable(job.error_code))
 
     @admin.display(description=gettext_lazy("target"))
     def target(self, job: AiRuntimeJob) -> str:
@@ -136,11 +140,14 @@ class JobAdmin(VerbAdmin):
         context = {
             **self.admin_site.each_context(request),
             **job_page.context(job, request.GET, clear=clear),
+            "preserved_filters": self.get_preserved_filters(request),
             "title": str(job.job_type),
             "subtitle": str(job.pk),
             "verbs": [(verb, self.verb_url(verb, job)) for verb in self.offered_verbs(request, job)],
             "may_see_clear": request.user.has_perm(job_page.SENSITIVE),
             "clear": clear,
+            # What has ended does not change, and each look at clear text is recorded.
+            "is_live": job.status not in TERMINAL and not clear,
             "opts": self.opts,
             "media": self.media,
         }

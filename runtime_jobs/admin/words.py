@@ -1,10 +1,11 @@
 """Times as people say them, with the exact time on hover."""
 
+import re
 from datetime import datetime, timedelta
 
 from django.utils import timezone
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 NOTHING = "–"
@@ -27,6 +28,11 @@ def duration(span: timedelta) -> str:
     if days < 10:
         return _("%(days)d d %(hours)d h") % {"days": days, "hours": hours % 24}
     return _("%(days)d d") % {"days": days}
+
+
+def breakable(name: str) -> SafeString:
+    """A dotted or snake_case name that may break into lines after its dots and underscores."""
+    return format_html_join(mark_safe("<wbr>"), "{}", ((part,) for part in re.findall(r"[^._]*[._]?", name) if part))
 
 
 def exact(moment: datetime) -> str:

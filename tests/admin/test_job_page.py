@@ -4,6 +4,7 @@ import json
 import re
 from datetime import timedelta
 from html import unescape
+from html.parser import HTMLParser
 
 import pytest
 from django.db import connection
@@ -296,3 +297,28 @@ def test_a_job_has_one_address_and_an_unknown_one_leads_home(client, viewer):
     assert client.get(url(job)).status_code == 200
     for unknown in ("01a228e2-2dfc-717b-a62c-af8f8eb734fe", "nonsense"):
         assert client.get(f"{LIST}{unknown}/change/").status_code == 302
+
+
+@pytest.mark.parametrize("make", [jobs.failed, jobs.succeeded, lambda: jobs.running()[0], JobFactory])
+def test_every_element_of_the_page_is_closed_where_it_was_opened(client, make):
+    client.force_login(root())
+    job = make()
+    for page in (url(job), f"{url(job)}?clear=1", LIST, f"{LIST}{job.pk}/cancel/", "/admin/runtime_jobs/claimgate/add/"):
+        Balanced().read(client.get(page).content.decode())
+
+
+class Balanced(HTMLParser):
+    VOID = frozenset({"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "wbr", "path", "circle", "use"})
+
+    def read(self, text):
+        self.open = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag, f"</{tag}> at {self.getpos()}, but <{tag}> is not what is open"
