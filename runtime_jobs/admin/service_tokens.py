@@ -4,26 +4,26 @@ from typing import Any
 from uuid import UUID
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 from django.db.models.functions import Now
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.http.response import HttpResponseBase
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
 from django.utils.cache import patch_cache_control
 from django.utils.decorators import method_decorator
 from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_variables
 
 from runtime_jobs import registry
-from runtime_jobs.admin.readonly import ReadOnlyAdmin
+from runtime_jobs.admin.verbs import Verb, VerbAdmin
 from runtime_jobs.errors import InvalidRequest
 from runtime_jobs.models import RuntimeServiceToken
 from runtime_jobs.services import service_tokens
+from runtime_jobs.services.events import Actor
 from runtime_jobs.states import Lane
 
 _DAYS = 90
@@ -40,12 +40,15 @@ class NewTokenForm(forms.Form):
         help_text=gettext_lazy("jobs: from poll to release; credentials: get the key for a model call; logs: report calls."),
     )
     job_types = forms.MultipleChoiceField(
-        required=False, widget=forms.CheckboxSelectMultiple, label=gettext_lazy("Job types"), help_text=gettext_lazy("None chosen: all.")
+        label=gettext_lazy("Job types"),
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text=gettext_lazy("None chosen: all."),
     )
     instance_pattern = forms.CharField(
+        label=gettext_lazy("Instances"),
         max_length=200,
         initial=".*",
-        label=gettext_lazy("Instances"),
         help_text=gettext_lazy("Regular expression for the runtimeInstanceIds that it may speak for."),
     )
 
@@ -55,8 +58,31 @@ class NewTokenForm(forms.Form):
         self.fields["job_types"].choices = choices  # type: ignore[attr-defined]
 
 
+def _revoke(token_id: UUID, actor: Actor, reason: str) -> str:
+    key_id = RuntimeServiceToken.objects.filter(pk=token_id).values_list("key_id", flat=True).first()
+    revoked = key_id is not None and service_tokens.revoke(key_id, actor=actor, reason=reason)
+    return "" if revoked else _("it was revoked already")
+
+
+REVOKE = Verb(
+    name="revoke",
+    permission="runtime_jobs.revoke_service_token",
+    title=gettext_lazy("Revoke service tokens"),
+    explanation=gettext_lazy(
+        "Each token is refused from the next request on. Jobs that its runtimes hold go on elsewhere when their leases end. This cannot be"
+        " taken back."
+    ),
+    button=gettext_lazy("Revoke"),
+    action=gettext_lazy("Revoke selected service tokens"),
+    run=_revoke,
+    offered=lambda token: token.revoked_at is None,
+    destructive=True,
+)
+
+
 @admin.register(RuntimeServiceToken)
-class ServiceTokenAdmin(ReadOnlyAdmin):
+class ServiceTokenAdmin(VerbAdmin):
+    verbs = (REVOKE,)
     list_display = ("name", "key_id", "state", "scopes", "job_types", "instance_pattern", "expires_at", "last_used_at")
     fields = (
         "name",
@@ -74,7 +100,6 @@ class ServiceTokenAdmin(ReadOnlyAdmin):
     search_fields = ("key_id",)
     search_help_text = gettext_lazy("a whole key id")
     search_exact = ("key_id",)
-    change_form_template = "admin/runtime_jobs/service_token.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         # By the database's clock, as the check of a request.
@@ -83,21 +108,17 @@ class ServiceTokenAdmin(ReadOnlyAdmin):
         return tokens
 
     @admin.display(description=gettext_lazy("state"))
-    def state(self, token: Any) -> str:
-        kind, word = (
-            ("revoked", _("revoked")) if token.revoked_at else ("expired", _("expired")) if token.is_expired else ("live", _("live"))
-        )
+    def state(self, token: Any) -> SafeString:
+        if token.revoked_at:
+            kind, word = "revoked", _("revoked")
+        elif token.is_expired:
+            kind, word = "expired", _("expired")
+        else:
+            kind, word = "live", _("live")
         return format_html('<span class="status status-{}">{}</span>', kind, word)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("runtime_jobs.add_runtimeservicetoken")
-
-    def has_revoke_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("runtime_jobs.change_runtimeservicetoken")
-
-    def get_urls(self) -> list[URLPattern]:
-        revoke = path("<uuid:token_id>/revoke/", self.admin_site.admin_view(self.revoke_view), name="revoke_service_token")
-        return [revoke, *super().get_urls()]
 
     @method_decorator(sensitive_variables())
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -124,25 +145,3 @@ class ServiceTokenAdmin(ReadOnlyAdmin):
         # Shown once: neither a proxy nor the browser's back button keeps it.
         patch_cache_control(response, private=True, no_store=True)
         return response
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        return super().change_view(request, object_id, form_url, {"may_revoke": self.has_revoke_permission(request)})
-
-    def revoke_view(self, request: HttpRequest, token_id: UUID) -> HttpResponseBase:
-        """First a page that says what will happen; a POST does it."""
-        if not self.has_revoke_permission(request):
-            raise PermissionDenied
-        token = self.get_object(request, str(token_id))
-        if token is None:
-            raise Http404
-        if request.method == "POST":
-            if service_tokens.revoke(token.key_id):
-                self.log_change(request, token, "Revoked.")
-                messages.success(request, _("The token %(key)s is revoked.") % {"key": token.key_id})
-            else:
-                messages.warning(request, _("The token %(key)s was revoked already.") % {"key": token.key_id})
-            return HttpResponseRedirect(reverse("admin:runtime_jobs_runtimeservicetoken_changelist"))
-        context = {**self.admin_site.each_context(request), "title": _("Revoke a service token"), "token": token, "opts": self.opts}
-        return TemplateResponse(request, "admin/runtime_jobs/revoke_service_token.html", context)

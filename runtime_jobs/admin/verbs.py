@@ -50,7 +50,7 @@ class ReasonForm(forms.Form):
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
         max_length=500,
-        help_text=gettext_lazy("Kept for good, with your name: why is this done?"),
+        help_text=gettext_lazy("Why is this done? Kept in the record, with your name."),
         widget=forms.TextInput(attrs={"size": 60, "autocomplete": "off"}),
     )
     # Of many rows: their keys in one field (Django takes no more than 1,000 fields), and where to go back to.

@@ -23,6 +23,7 @@ class RuntimeServiceToken(UuidModel):
         db_table = "runtime_service_token"
         verbose_name = _("service token")
         verbose_name_plural = _("service tokens")
+        permissions = [("revoke_service_token", "Can revoke service tokens")]
         constraints = [
             # Makes two tokens that answer to one key id impossible.
             models.UniqueConstraint(fields=["key_id"], name="service_token_key_id"),

@@ -19,7 +19,7 @@ _OPERATE = frozenset(
 )
 _ADMINISTER = frozenset(
     f"{what}_{model}" for model in ("runtimeservicetoken", "aimodelcredential") for what in ("view", "add", "change")
-) | {"revoke_credential"}  # fmt: skip
+) | {"revoke_credential", "revoke_service_token"}  # fmt: skip
 
 # `view_sensitive` is in none: who may read people's texts is decided person by person.
 ROLES: Mapping[str, frozenset[str]] = {

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
+from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.views.decorators.debug import sensitive_variables
@@ -21,6 +22,8 @@ from runtime_jobs.errors import InvalidRequest, ServiceError
 from runtime_jobs.models import RuntimeServiceToken
 from runtime_jobs.models.base import new_id
 from runtime_jobs.redaction import Secret
+from runtime_jobs.services.audit import record_staff
+from runtime_jobs.services.events import SYSTEM, Actor
 from runtime_jobs.states import Lane
 
 SCOPES = ("jobs", "credentials", "logs")
@@ -121,11 +124,13 @@ def issue(
     return row, Secret(f"rt_{key_id}_{secret}")
 
 
-def revoke(key_id: str) -> bool:
+def revoke(key_id: str, *, actor: Actor = SYSTEM, reason: str = "") -> bool:
     """Take the token back, from the next request on. False when it was revoked already. Raises InvalidRequest when there is none."""
     tokens = RuntimeServiceToken.objects.filter(key_id=key_id)
-    if tokens.filter(revoked_at=None).update(revoked_at=Now()):
-        return True
+    with transaction.atomic():
+        if tokens.filter(revoked_at=None).update(revoked_at=Now()):
+            record_staff("service_token.revoked", actor=actor, subject_type="service token", subject_id=key_id, reason=reason)
+            return True
     if not tokens.exists():
         raise InvalidRequest(f"There is no token {key_id}.", field="key_id")
     return False

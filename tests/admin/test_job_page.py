@@ -311,7 +311,7 @@ class Balanced(HTMLParser):
     VOID = frozenset({"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "wbr", "path", "circle", "use"})
 
     def read(self, text):
-        self.open = []
+        self.open: list[str] = []
         self.feed(text)
         assert self.open == []
 

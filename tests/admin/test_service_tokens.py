@@ -9,7 +9,7 @@ from django.contrib.auth.models import Permission
 from django.core.management import CommandError, call_command
 from django.urls import reverse
 
-from runtime_jobs.models import RuntimeServiceToken
+from runtime_jobs.models import AiStaffEvent, RuntimeServiceToken
 from runtime_jobs.services import service_tokens
 from tests.factories import UserFactory
 
@@ -53,23 +53,25 @@ def test_what_is_wrong_with_a_new_token_stands_at_its_field(client, staff):
 
 
 def test_revoking_asks_first_and_is_done_by_post_alone(client, staff):
-    staff("view_runtimeservicetoken", "change_runtimeservicetoken")
+    staff("view_runtimeservicetoken", "revoke_service_token")
     token, secret = service_tokens.issue(name="old", days=1)
-    page = reverse("admin:revoke_service_token", args=[token.pk])
+    page = reverse("admin:runtime_jobs_runtimeservicetoken_revoke", args=[token.pk])
     assert page in client.get(f"{LIST}{token.pk}/change/").content.decode()
     assert client.get(page).status_code == 200
     assert service_tokens.authenticate(secret.reveal())
-    assert client.post(page).status_code == 302
+    assert client.post(page, {"reason": "lost"}).status_code == 302
     with pytest.raises(service_tokens.TokenRevoked):
         service_tokens.authenticate(secret.reveal())
-    assert LogEntry.objects.get().change_message == "Revoked."
-    assert client.post(page).status_code == 302  # twice does no harm
+    event = AiStaffEvent.objects.get()
+    assert (event.name, event.subject_id, event.reason) == ("service_token.revoked", token.key_id, "lost")
+    assert client.post(page, {"reason": "lost"}).status_code == 302  # twice does no harm
+    assert AiStaffEvent.objects.count() == 1
 
 
 def test_who_may_only_look_can_neither_make_nor_revoke(client, staff):
     staff("view_runtimeservicetoken")
     token, _ = service_tokens.issue(name="old", days=1)
-    page = reverse("admin:revoke_service_token", args=[token.pk])
+    page = reverse("admin:runtime_jobs_runtimeservicetoken_revoke", args=[token.pk])
     assert client.get(LIST).status_code == 200
     assert page not in client.get(f"{LIST}{token.pk}/change/").content.decode()
     for answer in (client.get(page), client.post(page), client.get(f"{LIST}add/"), client.post(f"{LIST}add/", FORM)):

@@ -22,9 +22,10 @@ from runtime_jobs.models import (
     AiStaffEvent,
     ClaimGate,
     RuntimeInstance,
+    RuntimeServiceToken,
 )
 from runtime_jobs.models.base import new_id
-from runtime_jobs.services import gates, workers
+from runtime_jobs.services import gates, service_tokens, workers
 from runtime_jobs.services.events import SYSTEM, Actor
 from runtime_jobs.services.jobs import rerun_job
 from tests.admin import jobs
@@ -88,6 +89,8 @@ def rows_for(model, verb):
         return RuntimeInstance.objects.get(name="worker 9")
     if model is AiModelCredential:
         return CredentialFactory()
+    if model is RuntimeServiceToken:
+        return service_tokens.issue(name="group", days=1)[0]
     if model is AiEventDelivery:
         event = AiJobEvent.objects.filter(job=JobFactory()).latest("seq")
         return AiEventDelivery.objects.create(
