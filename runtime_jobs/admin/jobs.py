@@ -146,8 +146,7 @@ class JobAdmin(VerbAdmin):
             "verbs": [(verb, self.verb_url(verb, job)) for verb in self.offered_verbs(request, job)],
             "may_see_clear": request.user.has_perm(job_page.SENSITIVE),
             "clear": clear,
-            # What has ended does not change, and each look at clear text is recorded.
-            "is_live": job.status not in TERMINAL and not clear,
+            "ended": job.status in TERMINAL,
             "opts": self.opts,
             "media": self.media,
         }

@@ -164,6 +164,13 @@ def test_texts_are_shown_in_clear_on_wish_to_who_may_see_them_and_that_is_record
     assert all(event.data["request_id"] for event in seen)
 
 
+def test_a_page_of_clear_text_does_not_refresh_by_itself_since_each_look_is_recorded(client):
+    client.force_login(root())
+    job, _ = jobs.running()
+    assert b'id="live" data-live-seconds="5"' in client.get(url(job)).content
+    assert b"data-live-seconds" not in client.get(f"{url(job)}?clear=1").content
+
+
 def test_without_the_permission_nothing_is_in_clear_and_nothing_recorded(client, viewer):
     job = jobs.succeeded()
     result = reverse("admin:runtime_jobs_airuntimeresult_change", args=[AiRuntimeResult.objects.get().pk])
