@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from django.db import IntegrityError, connection, transaction
 
-from runtime_jobs import subscribers
+from runtime_jobs import prepared, subscribers
 from runtime_jobs.errors import AttemptError, JobAlreadyFinished, JobCancelled, JobNotFound, LockLost, ResultConflict
-from runtime_jobs.models import AiJobAttempt, AiRuntimeJob, AiRuntimeResult
+from runtime_jobs.models import AiJobAttempt, AiRuntimeJob
 from runtime_jobs.redaction import safe_trace
 from runtime_jobs.registry import JobDefinition, JobInput
 from runtime_jobs.services import success, usage
@@ -133,9 +133,11 @@ def _settle(fence: Fence, content: str, act: Callable[[AiRuntimeJob], Settlement
     return settlement
 
 
+_TAKEN = "SELECT job_id, attempt_no FROM ai_runtime_result WHERE result_idempotency_key = %(key)s"
+
+
 def _refuse_taken_key(job: AiRuntimeJob, fence: Fence, delivery: Delivery) -> None:
-    taken = AiRuntimeResult.objects.filter(result_idempotency_key=delivery.key(fence)).only("job_id", "attempt_no").first()
-    if taken is not None and (taken.job_id, taken.attempt_no) != (job.pk, fence.attempt_no):
+    if any((job_id, attempt_no) != (job.pk, fence.attempt_no) for job_id, attempt_no in prepared.run(_TAKEN, {"key": delivery.key(fence)})):
         raise ResultConflict("This result idempotency key belongs to another attempt or job.")
 
 
