@@ -13,7 +13,7 @@ from django.db import connection, transaction
 
 from runtime_jobs import registry
 from runtime_jobs.errors import ErrorCode
-from runtime_jobs.models import AiModelCredential
+from runtime_jobs.models import AiJobAttempt, AiModelCredential, AiRuntimeJob, AiUsageLog
 from runtime_jobs.services.credentials import create_credential
 from runtime_jobs.states import Lane
 
@@ -216,13 +216,17 @@ def _credential(provider: str) -> AiModelCredential:
 
 def _drop_indexes(cursor: Any) -> list[str]:
     """Those that belong to no constraint, of the large tables; how to make them again."""
+    models = (AiRuntimeJob, AiJobAttempt, AiUsageLog)
     cursor.execute(
         "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = current_schema() AND tablename = ANY(%s)"
         " AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = format('%%I', indexname)::regclass)"
         " AND indexdef NOT LIKE 'CREATE UNIQUE%%'",
-        [["ai_runtime_job", "ai_job_attempt", "ai_usage_log"]],
+        [[model._meta.db_table for model in models]],
     )
-    found = cursor.fetchall()
-    for name, _definition in found:
+    found = dict(cursor.fetchall())
+    for name in found:
         cursor.execute(f'DROP INDEX "{name}"')
-    return [definition for _name, definition in found]
+    # Where they are known by their words: PostgreSQL gives a condition back in others, and a schema must not differ by that.
+    with connection.schema_editor(atomic=False) as editor:
+        known = {index.name: str(index.create_sql(model, editor)) for model in models for index in model._meta.indexes}
+    return [known.get(name) or definition for name, definition in found.items()]

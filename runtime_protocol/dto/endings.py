@@ -44,7 +44,7 @@ class RuntimeSubmitResultResponseDto(Dto):
     job_status = Choice(choices=JOB_STATUSES)
     attempt_no = Whole(least=1)
     duplicate = Flag(help_text="This call was answered before; this is the first answer again.")
-    late = Flag(help_text="The lease had run out, and nobody had taken the job.")
+    late = Flag(help_text="The lease was found to have run out, and nobody had taken the job.")
     sanitized = Flag(help_text="NUL or lone surrogates in rawOutput were stored as U+FFFD.")
     validation_errors = RuntimeIssueDto(many=True)
 

@@ -39,7 +39,7 @@ class RuntimeHeartbeatResponseDto(Dto):
     lock_until = Moment()
     lease_seconds = Number()
     next_heartbeat_seconds = Number()
-    late = Flag(help_text="The lease had run out; nobody had taken the job, and the attempt goes on.")
+    late = Flag(help_text="The lease was found to have run out; nobody had taken the job, and the attempt goes on.")
     server_time = Moment()
 
 

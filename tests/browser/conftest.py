@@ -116,6 +116,8 @@ class Person:
         self.page.fill("#id_password", PASSWORD)
         self.page.press("#id_password", "Enter")
         self.page.wait_for_selector("#sections")
+        # Scripts listen to keys from then on.
+        self.page.wait_for_load_state("load")
 
     def watch(self, page: Page) -> None:
         page.on("console", lambda message: self.complaints.append(message.text) if message.type in ("error", "warning") else None)

@@ -116,6 +116,7 @@ def test_the_keyboard_alone_is_enough(site, person):
     page.keyboard.type(str(job.pk))
     page.keyboard.press("Enter")
     expect(page.locator("#searchbar")).to_have_value(str(job.pk))
+    page.wait_for_load_state("load")  # each new page listens to keys from then on
     page.keyboard.press("/")
     expect(page.locator("#searchbar")).to_be_focused()
     # What is typed there is text: no help, no way elsewhere.
@@ -125,6 +126,7 @@ def test_the_keyboard_alone_is_enough(site, person):
     page.keyboard.press("g")
     page.keyboard.press("d")
     expect(page).to_have_url(f"{site.url}/admin/")
+    page.wait_for_load_state("load")
     page.keyboard.press("g")
     page.keyboard.press("j")
     expect(page).to_have_url(f"{site.url}{JOBS}")

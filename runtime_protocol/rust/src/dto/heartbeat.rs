@@ -71,7 +71,7 @@ pub struct RuntimeHeartbeatResponseDto {
     pub lease_seconds: f64,
     /// When the next heartbeat is expected.
     pub next_heartbeat_seconds: f64,
-    /// The lease had run out; nobody had taken the job, and the attempt goes on.
+    /// The lease was found to have run out; nobody had taken the job, and the attempt goes on.
     pub late: bool,
     /// By the server's clock.
     pub server_time: Timestamp,
@@ -145,7 +145,7 @@ pub struct RuntimeBatchHeartbeatJobResponseDto {
     pub lease_seconds: Option<f64>,
     /// When the next heartbeat of this job is expected.
     pub next_heartbeat_seconds: Option<f64>,
-    /// The lease had run out; nobody had taken the job, and the attempt goes on.
+    /// The lease was found to have run out; nobody had taken the job, and the attempt goes on.
     pub late: bool,
     /// By the server's clock.
     pub server_time: Option<Timestamp>,

@@ -59,7 +59,7 @@ pub struct RuntimeSubmitResultResponseDto {
     pub attempt_no: u64,
     /// This call was answered before; this is the first answer again.
     pub duplicate: bool,
-    /// The lease had run out, and nobody had taken the job.
+    /// The lease was found to have run out, and nobody had taken the job.
     pub late: bool,
     /// NUL or lone surrogates were stored as U+FFFD.
     pub sanitized: bool,
@@ -110,7 +110,7 @@ pub struct RuntimeSubmitFailureResponseDto {
     pub next_attempt_at: Option<Timestamp>,
     /// This call was answered before; this is the first answer again.
     pub duplicate: bool,
-    /// The lease had run out, and nobody had taken the job.
+    /// The lease was found to have run out, and nobody had taken the job.
     pub late: bool,
     /// NUL or lone surrogates were stored as U+FFFD.
     pub sanitized: bool,
