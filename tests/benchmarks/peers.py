@@ -14,8 +14,8 @@ from tests.benchmarks.server import Server
 
 WORKERS = 2
 _WARM_UP = 300  # jobs
-# What each is fastest with on two cores; tried from 1 to 50.
-OUR_CONCURRENCY = int(os.environ.get("BENCH_OUR_CONCURRENCY", "20"))
+# What each is fastest with on two cores; tried from 1 to 50, ours to 80.
+OUR_CONCURRENCY = int(os.environ.get("BENCH_OUR_CONCURRENCY", "80"))
 OUR_CONNECTIONS = int(os.environ.get("BENCH_OUR_CONNECTIONS", "8"))
 PROCRASTINATE_CONCURRENCY = int(os.environ.get("BENCH_PROCRASTINATE_CONCURRENCY", "10"))
 
