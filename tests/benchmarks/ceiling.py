@@ -40,6 +40,7 @@ def one_round(server: Server, template: str, script: str, clients: int, batch: i
         said = server.pgbench(database, "-n", "-D", "new=1", "-c", str(clients), "-j", str(clients), "-t", str(turns), "-f", str(file))
     with server.connect(database) as connection:
         done = OURS.count_done(connection)[1] - done_before
-    if done < 0.98 * turns * clients * batch:
+    # A claim that meets others at work may come back short, and a script cannot look again.
+    if done < 0.9 * turns * clients * batch:
         raise RuntimeError(f"the replayed statements ended {done} jobs of {turns * clients * batch}: the script is not the engine's work")
     return done / (turns * clients) * float(re.search(r"tps = ([\d.]+)", said)[1])  # type: ignore[index]
