@@ -275,7 +275,7 @@ def test_two_claimers_at_once_never_exceed_a_limit(limit):
         start.wait()  # each thread once
         connections.close_all()
 
-    winners = set()
+    winners: set[str] = set()
     try:
         with ThreadPoolExecutor(2) as pool:
             for round_no in range(2_000):
