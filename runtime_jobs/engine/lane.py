@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 _TICK_SECONDS = 0.25  # how soon a wish to drain is noticed
 _NOTE_SECONDS = 60.0  # how often a credential's use is noted
 _RELEASE_SECONDS = 3.0  # what aborted attempts get to hand their jobs back
+# Jobs that a claim asks for: more tokens to make and rows to look at take time even where a single job waits. More after each full hand.
+_FIRST_HAND = 8
+_GROWTH = 4
 
 
 def run_lane(lane: str) -> None:
@@ -70,6 +73,7 @@ class LaneWorker:
         self._running: set[Future[None]] = set()
         self._slot_freed = threading.Event()
         self._attempts = 0
+        self._hand = _FIRST_HAND
         self._noted: dict[UUID, float] = {}
 
     def run(self) -> None:
@@ -97,12 +101,15 @@ class LaneWorker:
                 free = settings.ENGINE_CONCURRENCY - len(self._running)
                 try:
                     if free and time.monotonic() >= next_look:
-                        claimed = self._claim(free)
+                        wanted = min(free, self._hand)
+                        claimed = self._claim(wanted)
                         for claim, item in claimed:
                             self._start(pool, claim, item)
                         self._note_credentials(item for _, item in claimed)
                         # A full hand means that there may be more; else sleep until a hint or the poll.
-                        next_look = 0.0 if len(claimed) == free else time.monotonic() + settings.ENGINE_POLL_SECONDS
+                        is_full = len(claimed) == wanted
+                        self._hand = max(wanted * _GROWTH, _FIRST_HAND) if is_full else _FIRST_HAND
+                        next_look = 0.0 if is_full else time.monotonic() + settings.ENGINE_POLL_SECONDS
                     elif not free:
                         self._slot_freed.wait(_TICK_SECONDS)
                         next_look = 0.0
@@ -118,13 +125,13 @@ class LaneWorker:
         self._running = {attempt for attempt in self._running if not attempt.done()}
         return process.is_draining() or self._keeper.drain_wanted or self._attempts >= settings.ENGINE_RECYCLE_ATTEMPTS
 
-    def _claim(self, free: int) -> list[tuple[Claim, WorkItem]]:
+    def _claim(self, count: int) -> list[tuple[Claim, WorkItem]]:
         with database():
             return claims.claim_work(
                 lane=self._lane,
                 worker=self._name,
                 job_types=self._job_types,
-                count=free,
+                count=count,
                 lease_seconds=settings.ENGINE_LEASE_SECONDS,
             )
 

@@ -37,7 +37,8 @@ class AttemptGateway:
     def complete(self, request: ModelRequest) -> ModelAnswer:
         """One provider call, one HTTP request, one usage row. Raises AttemptError or Aborted."""
         self.signal.check()
-        persist(self.close_last_call)
+        if self.last_call is not NO_CALL:
+            persist(self.close_last_call)
         self._calls += 1
         call_id, report = new_id(), CallReport()
         outcome, code, retryable = Outcome.FAILED, str(ErrorCode.INTERNAL_ERROR), None

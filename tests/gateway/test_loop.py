@@ -80,7 +80,7 @@ def test_a_deadline_of_the_signal_is_a_provider_timeout(simulator, service):
     started = time.monotonic()
     with pytest.raises(AttemptError) as caught:
         run(a_call(service, simulator, report), signal)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5
     assert caught.value.code is ErrorCode.PROVIDER_TIMEOUT
     assert signal.reason is AbortReason.TIMEOUT
     assert report.latency_ms is not None
@@ -132,7 +132,7 @@ def test_a_coroutine_that_does_not_stop_holds_its_caller_for_the_grace_only(monk
     started = time.monotonic()
     with pytest.raises(Aborted):
         run(stubborn(), signal)
-    assert 0.3 <= time.monotonic() - started < 1
+    assert 0.3 <= time.monotonic() - started < 5
     release.set()
 
 

@@ -37,7 +37,7 @@ def test_a_hanging_resolver_does_not_hold_the_worker(hanging):
     outcome = call(AiGatewayService(), a_target("https://slow.hang/v1"), timeout_seconds=0.5)
     assert outcome.judged == ("provider_timeout", True, None)
     assert outcome.report.dispatch is Dispatch.NOT_SENT
-    assert outcome.seconds < 1.0
+    assert outcome.seconds < 5
 
 
 def test_the_look_up_counts_as_connecting(hanging):
@@ -45,7 +45,7 @@ def test_the_look_up_counts_as_connecting(hanging):
     outcome = call(service, a_target("https://slow.hang/v1"), timeout_seconds=10)
     assert outcome.judged == ("provider_timeout", True, None)
     assert "name" in str(outcome.error)
-    assert outcome.seconds < 1.0
+    assert outcome.seconds < 5
 
 
 def test_a_hundred_calls_of_a_hanging_name_cost_one_thread_and_stop_nobody(hanging, simulator):
@@ -55,7 +55,7 @@ def test_a_hundred_calls_of_a_hanging_name_cost_one_thread_and_stop_nobody(hangi
     async def crowd():
         hangers = [
             asyncio.create_task(
-                service.complete(a_target("https://crowd.hang/v1"), a_request(), CallReport(), call_id=uuid4(), timeout_seconds=0.6)
+                service.complete(a_target("https://crowd.hang/v1"), a_request(), CallReport(), call_id=uuid4(), timeout_seconds=3)
             )
             for _ in range(100)
         ]
@@ -70,7 +70,7 @@ def test_a_hundred_calls_of_a_hanging_name_cost_one_thread_and_stop_nobody(hangi
 
     answer, took, threads, failed = asyncio.run(crowd())
     assert answer.text
-    assert took < 0.5
+    assert took < 2.5
     assert threads <= 2
     assert len(failed) == 100
     assert hanging == ["crowd.hang"]

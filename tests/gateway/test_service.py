@@ -175,9 +175,9 @@ def test_the_deadline_is_for_the_whole_call_and_closes_the_socket(wire, simulato
     """Scenario 1: a byte each 0.3 s never meets a timeout that is per read."""
     outcome = ask(Behaviour(wire=wire, interval=0.3), timeout_seconds=1.0)
     assert outcome.judged == ("provider_timeout", True, None)
-    assert 0.95 <= outcome.seconds < 1.5
+    assert 0.95 <= outcome.seconds < 5  # the wire would go on for ever
     assert outcome.report.dispatch is Dispatch.SENT
-    assert simulator.wait_for(lambda requests: requests[0].outcome is Outcome.CLOSED_BY_PEER, timeout=1)
+    assert simulator.wait_for(lambda requests: requests[0].outcome is Outcome.CLOSED_BY_PEER, timeout=5)
 
 
 def test_a_code_inside_a_200_is_read_like_a_status(ask):

@@ -138,9 +138,9 @@ class TestExtraction:
 
     @pytest.mark.parametrize("text", ["[p1] " + "." * 200_000, "[p1] " + "a" * 300_000, "[p1]" + " \n" * 100_000, "[p1] x\n" * 20_000])
     def test_no_text_makes_the_extraction_slow(self, text: str) -> None:
-        started = time.monotonic()
+        started = time.thread_time()
         extract(text)
-        assert time.monotonic() - started < 2
+        assert time.thread_time() - started < 2
 
     def test_without_a_json_format_the_document_stands_in_a_fence_behind_a_sentence(self, simulator: ProviderSimulator) -> None:
         text = content(ask(simulator, TEXT))
@@ -511,10 +511,10 @@ class TestWire:
         async def call_all(port: int) -> list[bytes]:
             return await asyncio.gather(*(call(port, number) for number in range(500)))
 
-        with ProviderSimulator(latency=0.5) as simulator:
+        with ProviderSimulator(latency=0.5) as simulator:  # one after the other: 250 s
             started = time.monotonic()
             assert set(asyncio.run(call_all(simulator.port))) == {b"HTTP/1.1 200 OK"}
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 30
             assert len({request.prompt for request in simulator.requests}) == 500
 
     def test_a_fault_of_a_tests_own_matcher_is_answered_and_not_swallowed(self, simulator: ProviderSimulator) -> None:
@@ -538,7 +538,7 @@ class TestRecords:
         started = time.monotonic()
         with pytest.raises(TimeoutError, match="no request"):
             simulator.wait_for(lambda requests: len(requests) > 1, timeout=0.1)
-        assert time.monotonic() - started < 0.5
+        assert time.monotonic() - started < 5
 
     def test_ending_the_simulator_ends_open_calls(self) -> None:
         with ProviderSimulator() as simulator:
