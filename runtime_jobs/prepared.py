@@ -4,7 +4,9 @@ Django binds in the client and never prepares (psycopg's prepare_threshold is No
 long statements every time.
 """
 
+import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 from weakref import WeakSet
 
@@ -12,6 +14,17 @@ import psycopg
 from django.db import connection
 
 _generic: WeakSet[psycopg.Connection[Any]] = WeakSet()
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+
+
+@cache
+def numbered(statement: str) -> tuple[str, tuple[str, ...]]:
+    """The statement with $1, $2 … in place of %(name)s, and the names in that order.
+
+    psycopg would do it anew for each execution: it remembers only what is shorter than 4,096 characters.
+    """
+    names = tuple(dict.fromkeys(_PARAMETER.findall(statement)))
+    return _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", statement).replace("%%", "%"), names
 
 
 def run(statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -23,11 +36,12 @@ def run(statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
             cursor.execute(statement, parameters)
             return cursor.fetchall() if cursor.description else []
     connection.validate_no_broken_transaction()
-    with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
+    text, names = numbered(statement)
+    with connection.wrap_database_errors, psycopg.RawCursor(connection.connection) as cursor:
         if connection.connection not in _generic:
             # Else the server may plan the claim anew each time, which takes longer than running it. Nothing else on it is prepared.
             cursor.execute("SET plan_cache_mode = force_generic_plan")
             _generic.add(connection.connection)
-        cursor.execute(statement, parameters, prepare=True)
+        cursor.execute(text, [parameters[name] for name in names], prepare=True)
         # Not `description`, which makes an object for each column.
         return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []

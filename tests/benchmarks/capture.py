@@ -19,7 +19,7 @@ from psycopg.adapt import PyFormat, Transformer
 from psycopg.pq import TransactionStatus
 
 _UUID = re.compile(r"(?<![0-9a-f])[0-9a-f]{8}-?[0-9a-f]{4}-?7[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}(?![0-9a-f])")
-_PLACEHOLDER = re.compile(r"%%|%\((\w+)\)s|%s")
+_NUMBER = re.compile(r"\$(\d+)")
 _NIL = "00000000-0000-0000-0000-000000000000"
 
 
@@ -68,36 +68,18 @@ class Recorder:
             if not made.autocommit:
                 self.said.append(Said("BEGIN"))
         text = query.as_string(made) if isinstance(query, sql.Composable) else query if isinstance(query, str) else query.decode()
-        said = Said(psycopg.ClientCursor(made).mogrify(query, params), query=text, params=params, is_prepared=bool(prepare))
+        is_raw = isinstance(cursor, psycopg.RawCursor)
+        said = Said("" if is_raw else psycopg.ClientCursor(made).mogrify(query, params), query=text, params=params, is_prepared=is_raw)
         done = self._execute(cursor, query, params, prepare=prepare, **options)
-        if prepare and not isinstance(cursor, psycopg.ClientCursor):
-            said.prepared, values = _numbered(text, params or ())
-            said.arguments = [sql.Literal(value).as_string(made) for value in values]
-            said.types = [_type(made, value) for value in values]
+        if is_raw:
+            said.prepared = text
+            said.arguments = [sql.Literal(value).as_string(made) for value in params]
+            said.types = [_type(made, value) for value in params]
+            said.text = _NUMBER.sub(lambda found: said.arguments[int(found[1]) - 1], text)
         self.said.append(said)
         if self.claim is None and "SKIP LOCKED" in text and cursor.pgresult.ntuples:
             self.claim, self.claim_column = said, _id_column(cursor)
         return done
-
-
-def _numbered(text: str, params: Any) -> tuple[str, list[Any]]:
-    """`%(name)s` as $n: the same number for the same name."""
-    values: list[Any] = []
-    names: dict[str, int] = {}
-
-    def number(match: re.Match[str]) -> str:
-        if match[0] == "%%":
-            return "%"
-        name = match[1]
-        if name is None:
-            values.append(params[len(values)])
-            return f"${len(values)}"
-        if name not in names:
-            values.append(params[name])
-            names[name] = len(values)
-        return f"${names[name]}"
-
-    return _PLACEHOLDER.sub(number, text), values
 
 
 def _type(made: Any, value: Any) -> int:

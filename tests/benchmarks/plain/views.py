@@ -95,7 +95,7 @@ def replay(name: str) -> Callable[[HttpRequest], JsonResponse]:
 
 def _execute(query: str, params: Any, prepared: bool) -> list[dict[str, Any]]:
     if prepared:
-        with psycopg.Cursor(connection.connection) as cursor:
+        with psycopg.RawCursor(connection.connection) as cursor:
             cursor.execute(query, params, prepare=True)
             return _rows(cursor)
     with connection.cursor() as wrapper:
