@@ -1,5 +1,6 @@
 """What holds for every answer under /admin/, error pages included: staff's language, and nothing kept by proxies or browsers."""
 
+from csp.middleware import CSPMiddleware
 from django.conf import settings
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -8,6 +9,14 @@ from django.utils import translation
 from django.utils.cache import add_never_cache_headers
 
 PREFIX = "/admin/"
+_NO_PAGES = tuple(settings.CONTENT_SECURITY_POLICY["EXCLUDE_URL_PREFIXES"])
+
+
+class ContentPolicyMiddleware(CSPMiddleware):
+    """django-csp's own builds the policy for all answers, then leaves it out: a tenth of what a call of the runtime protocol costs."""
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        return response if request.path_info.startswith(_NO_PAGES) else super().process_response(request, response)
 
 
 class BackOfficeMiddleware(LocaleMiddleware):

@@ -96,7 +96,7 @@ MIGRATION_LINTER_OPTIONS = {"exclude_apps": ["django_q"], "no_cache": True}
 MIDDLEWARE = [
     "runtime_protocol.envelope.EnvelopeMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "csp.middleware.CSPMiddleware",
+    "config.back_office.ContentPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "config.back_office.BackOfficeMiddleware",

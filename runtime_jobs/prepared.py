@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakSet
 
 import psycopg
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
 
 _generic: WeakSet[psycopg.Connection[Any]] = WeakSet()
 _PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -29,19 +29,20 @@ def numbered(statement: str) -> tuple[str, tuple[str, ...]]:
 
 def run(statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """Execute on Django's current connection and transaction, and return the rows. Raises Django's database errors."""
-    connection.ensure_connection()
-    if connection.execute_wrappers or connection.queries_logged:
+    wrapper = connections[DEFAULT_DB_ALIAS]  # once: `connection` looks it up for each attribute
+    wrapper.ensure_connection()
+    if wrapper.execute_wrappers or wrapper.queries_logged:
         # Somebody looks at the queries (a test, a debugger): by Django's own way.
-        with connection.cursor() as cursor:
+        with wrapper.cursor() as cursor:
             cursor.execute(statement, parameters)
             return cursor.fetchall() if cursor.description else []
-    connection.validate_no_broken_transaction()
+    wrapper.validate_no_broken_transaction()
     text, names = numbered(statement)
-    with connection.wrap_database_errors, psycopg.RawCursor(connection.connection) as cursor:
-        if connection.connection not in _generic:
+    with wrapper.wrap_database_errors, psycopg.RawCursor(wrapper.connection) as cursor:
+        if wrapper.connection not in _generic:
             # Else the server may plan the claim anew each time, which takes longer than running it. Nothing else on it is prepared.
             cursor.execute("SET plan_cache_mode = force_generic_plan")
-            _generic.add(connection.connection)
+            _generic.add(wrapper.connection)
         cursor.execute(text, [parameters[name] for name in names], prepare=True)
         # Not `description`, which makes an object for each column.
         return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []

@@ -70,7 +70,7 @@ def submit_result(fence: Fence, submission: Submission, job_types: Collection[st
         idempotency_key=submission.idempotency_key,
     )
     # Replays, and calls that can no longer change anything, do not go through the chain.
-    before = terminal.look(attempt.job, attempt, fence, delivery.content(fence), delivery)
+    before = terminal.foresee(attempt.job, attempt, fence, delivery.content(fence), delivery)
     if before is not None:
         return before
     definition, job = _definition_and_input(attempt)

@@ -95,17 +95,24 @@ def release(fence: Fence, reason: str = "") -> Settlement:
     return _settle(fence, digest("release"), lambda job: hand_back(job, reason))
 
 
-def look(job: AiRuntimeJob, attempt: AiJobAttempt, fence: Fence, content: str, delivery: Delivery | None = None) -> Settlement | None:
-    """What a terminal call would meet, without a lock and without changing anything, so that no work is done for nothing.
+def foresee(job: AiRuntimeJob, attempt: AiJobAttempt, fence: Fence, content: str, delivery: Delivery) -> Settlement | None:
+    """What a result would meet, without a lock and without changing anything, so that no work is done for nothing.
 
-    The stored answer of a repeat; None when the call may go on. Raises as `submit_result`, in the order of the checks.
+    As `_look`; who has the key of the result is only asked where the caller chose it: ours holds the job and the attempt.
     """
+    return _look(job, attempt, fence, content, delivery, also_key=delivery.idempotency_key is not None)
+
+
+def _look(
+    job: AiRuntimeJob, attempt: AiJobAttempt, fence: Fence, content: str, delivery: Delivery | None = None, *, also_key: bool = True
+) -> Settlement | None:
+    """The stored answer of a repeat; None when the call may go on. Raises as `submit_result`, in the order of the checks."""
     if attempt.answer is not None:
         if attempt.answer_digest == content:
             return replace(Settlement.from_json(attempt.answer), duplicate=True)
         if delivery is not None and attempt.answer.get("result_id"):
             raise ResultConflict("This attempt has already delivered another result.")
-    if delivery is not None:
+    if delivery is not None and also_key:
         _refuse_taken_key(job, fence, delivery)
     if job.lock_token != attempt.lock_token:
         raise LockLost("The job has been taken over.")
@@ -122,7 +129,7 @@ def _settle(fence: Fence, content: str, act: Callable[[AiRuntimeJob], Settlement
         attempt = AiJobAttempt.objects.filter(job=job, attempt_no=fence.attempt_no, lock_token=token_hash(fence.token)).first()
         if attempt is None:
             raise LockLost("This token never was, or no longer is, the one of this attempt.")
-        if (before := look(job, attempt, fence, content, delivery)) is not None:
+        if (before := _look(job, attempt, fence, content, delivery)) is not None:
             return before
         late = job.status == JobStatus.RETRYING
         if job.status == JobStatus.CANCEL_REQUESTED:

@@ -39,6 +39,12 @@ class ProtocolView(APIView):
         requests.check_version(request)
         request.accepted_renderer, request.accepted_media_type = self.perform_content_negotiation(request)
 
+    def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
+        # At once, where there is one form and the client says what all clients say.
+        if len(self.renderer_classes) == 1 and request.headers.get("Accept", "*/*") in ("*/*", JSONRenderer.media_type):
+            return JSONRenderer(), JSONRenderer.media_type
+        return super().perform_content_negotiation(request, force)
+
     def get_exception_handler(self) -> Callable[..., Response | None]:
         return answer
 
