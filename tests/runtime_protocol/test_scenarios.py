@@ -203,6 +203,18 @@ def test_s27_an_idempotency_key_of_another_job_is_a_conflict(runtime, make_job):
     assert written(two) == before
 
 
+def test_s27_the_key_that_another_job_would_get_by_default_is_a_conflict_there(runtime, make_job):
+    """A job's own key is not looked for before its result is stored: then the unique index says that it is taken."""
+    one, two = make_job(), make_job()
+    lease = runtime.lock(two).body
+    taken = f"{two.pk}:1:{sha(RAW)}"
+    assert runtime.result(runtime.lock(one).body, resultIdempotencyKey=taken).status == 200
+    before = written(two)
+    assert runtime.result(lease).code == "result_conflict"
+    assert written(two) == before
+    assert runtime.result(lease, resultIdempotencyKey="another").status == 200
+
+
 def test_s27_a_failure_after_success_and_a_success_after_failure_are_too_late(runtime, make_job):
     one, two = make_job(), make_job()
     lease = runtime.lock(one).body
