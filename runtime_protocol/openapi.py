@@ -9,7 +9,7 @@ from rest_framework.serializers import ListSerializer
 from runtime_protocol import dto
 from runtime_protocol.errors import CODES
 from runtime_protocol.versions import PROTOCOL_VERSION
-from runtime_protocol.wire.fields import Json
+from runtime_protocol.wire.fields import Json, Labels
 from runtime_protocol.wire.forms import Dto
 from runtime_protocol.wire.texts import camel
 
@@ -137,9 +137,12 @@ def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
         if not (isinstance(found, type) and issubclass(found, Dto)):
             continue
         for field_name, field in found._declared_fields.items():
-            # drf-spectacular leaves out the bounds of lists of DTOs, and which JSON is taken.
+            # drf-spectacular leaves out the bounds of labels and of lists of DTOs, and which JSON is taken.
             if isinstance(field, Json) and field.container:
                 schema["properties"][camel(field_name)]["type"] = ["object", "array", "null"]
+            if isinstance(field, Labels):
+                names = {"minLength": 1, "maxLength": field.LONGEST_NAME}
+                schema["properties"][camel(field_name)].update({"maxProperties": field.MOST, "propertyNames": names})
             if isinstance(field, ListSerializer):
                 bounds = {"minItems": getattr(field, "min_length", None), "maxItems": getattr(field, "max_length", None)}
                 schema["properties"][camel(field_name)].update({word: bound for word, bound in bounds.items() if bound is not None})

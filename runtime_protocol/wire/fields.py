@@ -188,15 +188,17 @@ class Texts(_Strict, serializers.ListField):
 
 
 class Labels(_Strict, serializers.DictField):
+    MOST, LONGEST_NAME = 32, 100
     default_error_messages = {"too_many": "At most 32 labels of 1 to 100 characters are taken."}
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(child=Text(most=200, least=0), **kwargs)
+        bounds = "At most 32; names of 1 to 100 characters, values of at most 200."
+        super().__init__(child=Text(most=200, least=0), help_text=bounds, **kwargs)
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         if not isinstance(data, dict):
             self.fail("not_a_dict", input_type="value")
-        if len(data) > 32 or any(not 1 <= len(name) <= 100 or not strict.is_storable(name) for name in data):
+        if len(data) > self.MOST or any(not 1 <= len(name) <= self.LONGEST_NAME or not strict.is_storable(name) for name in data):
             self.fail("too_many")
         return super().to_internal_value(data)
 

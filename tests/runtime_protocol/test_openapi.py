@@ -4,6 +4,7 @@ import jsonschema_rs
 import pytest
 import yaml
 from django.core.management import call_command
+from rest_framework.exceptions import ValidationError
 
 from runtime_protocol import dto
 from runtime_protocol.errors import CODES
@@ -127,3 +128,15 @@ def test_every_answer_is_what_the_contract_says(runtime, job, validator):
     validator("RuntimeHealthResponseDto", runtime.get("health").body)
     validator("RuntimeErrorDto", runtime.beat(lease).body)
     validator("RuntimeErrorDto", runtime.poll(x=1).body)
+
+
+def test_the_contract_tells_the_bounds_of_labels(validator):
+    poll = dict(dto.RuntimePollJobsRequestDto.example)
+    for labels in (None, {}, {"n" * 100: "v" * 200}, {str(number): "" for number in range(32)}):
+        validator("RuntimePollJobsRequestDto", {**poll, "labels": labels})
+        assert dto.RuntimePollJobsRequestDto.parse({**poll, "labels": labels})
+    for labels in ({"": "x"}, {"n" * 101: "x"}, {"n": "v" * 201}, {str(number): "" for number in range(33)}):
+        with pytest.raises(jsonschema_rs.ValidationError):
+            validator("RuntimePollJobsRequestDto", {**poll, "labels": labels})
+        with pytest.raises(ValidationError):
+            dto.RuntimePollJobsRequestDto.parse({**poll, "labels": labels})
